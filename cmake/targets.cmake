@@ -1,0 +1,58 @@
+# One static library per folder, named after it: engine/base is ridgefill_engine_base. Include paths start at the root.
+include(CMakeParseArguments)
+
+# ridgefill_library(SOURCES a.cc ... [DEPS target ...] [PRIVATE_DEPS target ...]): the library of the current folder.
+function(ridgefill_library)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  file(RELATIVE_PATH folder "${CMAKE_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+  string(REPLACE "/" "_" name "${folder}")
+  set(target ridgefill_${name})
+  if(ARG_SOURCES)
+    add_library(${target} STATIC ${ARG_SOURCES})
+    set(scope PUBLIC)
+    target_link_libraries(${target} PRIVATE ridgefill_options ${ARG_PRIVATE_DEPS})
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(${target} ${scope} "${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${target} ${scope} ${ARG_DEPS} Threads::Threads)
+endfunction()
+
+# ridgefill_program(NAME ridgefill-x SOURCES main.cc DEPS ...): a program under build/<preset>/bin.
+function(ridgefill_program)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_include_directories(${ARG_NAME} PRIVATE "${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${ARG_NAME} PRIVATE ridgefill_options ${ARG_DEPS})
+endfunction()
+
+# ridgefill_test(NAME x_test SOURCES x_test.cc DEPS ... [LABELS threaded] [TIMEOUT s]): a GoogleTest program, one CTest entry.
+# Label `threaded` puts a test into the ThreadSanitizer run as well.
+function(ridgefill_test)
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  target_include_directories(${ARG_NAME} PRIVATE "${CMAKE_SOURCE_DIR}")
+  target_compile_definitions(${ARG_NAME} PRIVATE RIDGEFILL_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${ARG_NAME} PRIVATE ridgefill_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_LABELS)
+    set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}")
+  endif()
+endfunction()
+
+# ridgefill_fuzz(NAME x_fuzz SOURCES x_fuzz.cc DEPS ...): a libFuzzer program, built by the `fuzz` preset only.
+function(ridgefill_fuzz)
+  if(NOT RIDGEFILL_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_include_directories(${ARG_NAME} PRIVATE "${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} -fsanitize=fuzzer)
+endfunction()

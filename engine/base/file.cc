@@ -17,7 +17,8 @@ namespace {
 
 absl::Status Failed(absl::string_view what, const std::string& path, int error) {
   const auto code = error == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kUnavailable;
-  return Error(code, "FILE_ERROR", absl::StrCat(what, " ", path, ": ", std::strerror(error)), {{"path", path}});
+  return Error(code, "FILE_ERROR", absl::StrCat(what, " ", path, ": ", std::strerror(error)),
+               {{"path", path}});
 }
 
 // Closes on scope exit.
@@ -46,7 +47,8 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   struct stat info;
   if (fstat(file.fd, &info) != 0) return Failed("cannot stat", path, errno);
   if (!S_ISREG(info.st_mode)) {
-    return Error(absl::StatusCode::kInvalidArgument, "FILE_ERROR", absl::StrCat(path, " is not a regular file"));
+    return Error(absl::StatusCode::kInvalidArgument, "FILE_ERROR",
+                 absl::StrCat(path, " is not a regular file"));
   }
   const size_t size = static_cast<size_t>(info.st_size);
   if (size == 0) return MappedFile(path, nullptr, 0);
@@ -56,7 +58,9 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);

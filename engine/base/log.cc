@@ -45,8 +45,9 @@ struct AppendValue {
 
 void Log(Severity severity, absl::string_view event, std::initializer_list<LogField> fields) {
   static constexpr const char* kNames[] = {"INFO", "WARNING", "ERROR"};
-  std::string line = absl::StrCat("{\"ts\":\"", absl::FormatTime(absl::RFC3339_full, absl::Now(), absl::UTCTimeZone()),
-                                  "\",\"severity\":\"", kNames[static_cast<int>(severity)], "\",\"event\":");
+  std::string line =
+      absl::StrCat("{\"ts\":\"", absl::FormatTime(absl::RFC3339_full, absl::Now(), absl::UTCTimeZone()),
+                   "\",\"severity\":\"", kNames[static_cast<int>(severity)], "\",\"event\":");
   AppendString(line, event);
   for (const LogField& field : fields) {
     line.push_back(',');
@@ -55,7 +56,8 @@ void Log(Severity severity, absl::string_view event, std::initializer_list<LogFi
     std::visit(AppendValue{line}, field.value);
   }
   line += "}\n";
-  // One write keeps lines whole when several threads or programs share a terminal. Nothing can be done if it fails.
+  // One write keeps lines whole when several threads or programs share a terminal. Nothing can be done if it
+  // fails.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -1,5 +1,5 @@
-// Random numbers as a parameter: a small counter-based generator whose stream is a pure function of its seed, the
-// same on every platform and library version (std distributions are not).
+// Random numbers as a parameter: a small counter-based generator whose stream is a pure function of its seed,
+// the same on every platform and library version (std distributions are not).
 #pragma once
 
 #include <cstdint>

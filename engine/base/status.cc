@@ -9,7 +9,8 @@ namespace {
 
 constexpr absl::string_view kDetailUrl = "ridgefill/error-detail";
 
-// Payload form: reason, field, key, value, key, value ... separated by the unit separator, which no part contains.
+// Payload form: reason, field, key, value, key, value ... separated by the unit separator, which no part
+// contains.
 constexpr char kSeparator = '\x1f';
 
 void Append(std::string& out, absl::string_view part) {
@@ -57,7 +58,8 @@ std::optional<ErrorDetail> GetErrorDetail(const absl::Status& status) {
 absl::Status WithContext(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
   absl::Status out(status.code(), absl::StrCat(context, ": ", status.message()));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { out.SetPayload(url, payload); });
+  status.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { out.SetPayload(url, payload); });
   return out;
 }
 

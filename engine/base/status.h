@@ -25,7 +25,8 @@ struct ErrorDetail {
 absl::Status Error(absl::StatusCode code, absl::string_view reason, absl::string_view message,
                    std::vector<std::pair<std::string, std::string>> metadata = {});
 
-// INVALID_ARGUMENT about one request field, e.g. FieldError("sampling.top_p", "TOP_P_RANGE", "... must be in (0, 1], got 3").
+// INVALID_ARGUMENT about one request field, e.g. FieldError("sampling.top_p", "TOP_P_RANGE", "... must be in
+// (0, 1], got 3").
 absl::Status FieldError(absl::string_view field, absl::string_view reason, absl::string_view message);
 
 // The detail attached by the two functions above; nullopt for a plain absl::Status.
@@ -40,13 +41,14 @@ absl::Status WithContext(const absl::Status& status, absl::string_view context);
 #define RF_CONCAT_(a, b) RF_CONCAT_INNER_(a, b)
 
 // Returns from the enclosing function when `expression` is not OK.
-#define RF_RETURN_IF_ERROR(expression)                     \
-  do {                                                     \
+#define RF_RETURN_IF_ERROR(expression)                                               \
+  do {                                                                               \
     if (absl::Status rf_status_ = (expression); !rf_status_.ok()) return rf_status_; \
   } while (0)
 
 // RF_ASSIGN_OR_RETURN(auto x, MakeX()): assigns the value or returns the error.
-#define RF_ASSIGN_OR_RETURN(lhs, expression) RF_ASSIGN_OR_RETURN_IMPL_(RF_CONCAT_(rf_or_, __LINE__), lhs, expression)
+#define RF_ASSIGN_OR_RETURN(lhs, expression) \
+  RF_ASSIGN_OR_RETURN_IMPL_(RF_CONCAT_(rf_or_, __LINE__), lhs, expression)
 #define RF_ASSIGN_OR_RETURN_IMPL_(statusor, lhs, expression) \
   auto statusor = (expression);                              \
   if (!statusor.ok()) return std::move(statusor).status();   \

@@ -1,0 +1,65 @@
+#include "kernels/api/attention.h"
+
+#include "kernels/api/check_args.h"
+
+namespace ridgefill::kernels {
+namespace {
+
+absl::Status CheckCache(absl::string_view op, const KvCache* cache, int layer) {
+  if (cache == nullptr) return BadArgs(absl::StrCat(op, ": no cache"));
+  if (layer < 0 || layer >= cache->spec().layers) {
+    return BadArgs(absl::StrCat(op, ": layer ", layer, " of a cache of ", cache->spec().layers));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckQueries(absl::string_view op, absl::string_view name, const TensorView& q, int64_t rows,
+                          const KvCacheSpec& spec) {
+  const int64_t group = static_cast<int64_t>(spec.kv_heads) * spec.head_dim;
+  if (q.rank != 2 || q.dim(0) != rows || q.dim(1) % group != 0) {
+    return BadArgs(absl::StrCat(op, ": ", name, " is ", q.DebugString(), ", expected [", rows,
+                                ", multiple of ", group, "]"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Check(const RopeWriteArgs& a) {
+  RF_RETURN_IF_ERROR(CheckCache("rope_write", a.cache, a.layer));
+  if (a.batch == nullptr || a.rope == nullptr) return BadArgs("rope_write: no batch or no rope");
+  const KvCacheSpec& spec = a.cache->spec();
+  if (a.rope->head_dim != spec.head_dim ||
+      static_cast<int>(a.rope->inverse_frequencies.size()) != spec.head_dim / 2) {
+    return BadArgs("rope_write: the rope spec is for another head_dim");
+  }
+  if (a.q.rank != 0) RF_RETURN_IF_ERROR(CheckQueries("rope_write", "q", a.q, a.batch->rows(), spec));
+  return CheckShape("rope_write", "kv", a.kv, {a.batch->rows(), 2LL * spec.kv_heads * spec.head_dim});
+}
+
+absl::Status Check(const AttentionArgs& a) {
+  RF_RETURN_IF_ERROR(CheckCache("attention", a.cache, a.layer));
+  if (a.batch == nullptr) return BadArgs("attention: no batch");
+  RF_RETURN_IF_ERROR(CheckQueries("attention", "q", a.q, a.batch->rows(), a.cache->spec()));
+  return CheckTensor("attention", "out", a.out, a.q.dtype, {a.q.dim(0), a.q.dim(1)});
+}
+
+absl::Status Check(const KvSpan& span, const KvCacheSpec& spec, int64_t host_bytes) {
+  const int64_t capacity = static_cast<int64_t>(span.block_table.size()) * kBlockTokens;
+  if (span.layer < 0 || span.layer >= spec.layers)
+    return BadArgs(absl::StrCat("kv span: layer ", span.layer));
+  if (span.token_begin < 0 || span.token_count < 0 || span.token_begin + span.token_count > capacity) {
+    return BadArgs(
+        absl::StrCat("kv span: tokens [", span.token_begin, ", +", span.token_count, ") of ", capacity));
+  }
+  if (span.bytes(spec) != host_bytes) {
+    return BadArgs(absl::StrCat("kv span: ", host_bytes, " bytes given, ", span.bytes(spec), " needed"));
+  }
+  for (int32_t block : span.block_table) {
+    if (block < 0 || block >= spec.blocks)
+      return BadArgs(absl::StrCat("kv span: block ", block, " of ", spec.blocks));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ridgefill::kernels

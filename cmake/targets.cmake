@@ -1,6 +1,15 @@
 # One static library per folder, named after it: engine/base is ridgefill_engine_base. Include paths start at the root.
 include(CMakeParseArguments)
 
+# Builds every test with the label `threaded`: all that the `tsan` preset runs.
+add_custom_target(threaded_tests)
+
+# Debian's Abseil is not instrumented; see the file's head.
+if(RIDGEFILL_SANITIZE MATCHES "thread")
+  add_library(ridgefill_tsan_absl OBJECT "${CMAKE_SOURCE_DIR}/tests/support/tsan_absl.cc")
+  set(RIDGEFILL_TSAN_OBJECTS ridgefill_tsan_absl absl::synchronization)
+endif()
+
 # ridgefill_library(SOURCES a.cc ... [DEPS target ...] [PRIVATE_DEPS target ...]): the library of the current folder.
 function(ridgefill_library)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
@@ -24,25 +33,29 @@ function(ridgefill_program)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_include_directories(${ARG_NAME} PRIVATE "${CMAKE_SOURCE_DIR}")
-  target_link_libraries(${ARG_NAME} PRIVATE ridgefill_options ${ARG_DEPS})
+  target_link_libraries(${ARG_NAME} PRIVATE ridgefill_options ${ARG_DEPS} ${RIDGEFILL_TSAN_OBJECTS})
 endfunction()
 
 # ridgefill_test(NAME x_test SOURCES x_test.cc DEPS ... [LABELS threaded] [TIMEOUT s]): a GoogleTest program, one CTest entry.
-# Label `threaded` puts a test into the ThreadSanitizer run as well.
+# Label `threaded` puts a test into the ThreadSanitizer run as well. Tests run in the root of the repository
+# (tests/support/main.cc), so RIDGEFILL_SOURCE_DIR is "." and object files are the same in every clone.
 function(ridgefill_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   target_include_directories(${ARG_NAME} PRIVATE "${CMAKE_SOURCE_DIR}")
-  target_compile_definitions(${ARG_NAME} PRIVATE RIDGEFILL_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  target_link_libraries(${ARG_NAME} PRIVATE ridgefill_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
+  target_compile_definitions(${ARG_NAME} PRIVATE RIDGEFILL_SOURCE_DIR=".")
+  target_link_libraries(${ARG_NAME} PRIVATE ridgefill_options ${ARG_DEPS} ridgefill_test_main ${RIDGEFILL_TSAN_OBJECTS})
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
   if(ARG_LABELS)
     set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}")
+  endif()
+  if("threaded" IN_LIST ARG_LABELS)
+    add_dependencies(threaded_tests ${ARG_NAME})
   endif()
 endfunction()
 

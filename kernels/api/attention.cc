@@ -5,10 +5,32 @@
 namespace ridgefill::kernels {
 namespace {
 
-absl::Status CheckCache(absl::string_view op, const KvCache* cache, int layer) {
+absl::Status CheckCache(absl::string_view op, const Batch* batch, const KvCache* cache, int layer) {
   if (cache == nullptr) return BadArgs(absl::StrCat(op, ": no cache"));
+  if (batch == nullptr) return BadArgs(absl::StrCat(op, ": no batch"));
   if (layer < 0 || layer >= cache->spec().layers) {
     return BadArgs(absl::StrCat(op, ": layer ", layer, " of a cache of ", cache->spec().layers));
+  }
+  if (batch->max_block() >= cache->spec().blocks) {
+    return BadArgs(absl::StrCat(op, ": block ", batch->max_block(), " of ", cache->spec().blocks));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSequence(const BatchSpec& spec, const SequenceRows& seq) {
+  if (seq.row_count <= 0 || seq.row_begin + seq.row_count > static_cast<int64_t>(spec.positions.size())) {
+    return BadArgs(
+        absl::StrCat("batch: rows [", seq.row_begin, ", +", seq.row_count, ") of ", spec.positions.size()));
+  }
+  const int64_t capacity = static_cast<int64_t>(seq.block_table.size()) * kBlockTokens;
+  int32_t previous = -1;
+  for (int32_t position : spec.positions.subspan(seq.row_begin, seq.row_count)) {
+    if (position <= previous) return BadArgs(absl::StrCat("batch: position ", position, " after ", previous));
+    if (position >= capacity) return BadArgs(absl::StrCat("batch: position ", position, " of ", capacity));
+    previous = position;
+  }
+  for (int32_t block : seq.block_table) {
+    if (block < 0) return BadArgs(absl::StrCat("batch: block ", block));
   }
   return absl::OkStatus();
 }
@@ -25,9 +47,31 @@ absl::Status CheckQueries(absl::string_view op, absl::string_view name, const Te
 
 }  // namespace
 
+absl::Status Check(const KvCacheSpec& spec) {
+  if (spec.layers > 0 && spec.blocks > 0 && spec.kv_heads > 0 && spec.head_dim > 0 &&
+      spec.head_dim % 2 == 0) {
+    return absl::OkStatus();
+  }
+  return BadArgs(absl::StrCat("kv cache: ", spec.layers, " layers, ", spec.blocks, " blocks, ", spec.kv_heads,
+                              " kv heads of ", spec.head_dim, " (even)"));
+}
+
+absl::Status Check(const BatchSpec& spec) {
+  int64_t next_row = 0;
+  for (const SequenceRows& seq : spec.sequences) {
+    if (seq.row_begin != next_row) {
+      return BadArgs(absl::StrCat("batch: a sequence begins at row ", seq.row_begin, ", not ", next_row));
+    }
+    RF_RETURN_IF_ERROR(CheckSequence(spec, seq));
+    next_row += seq.row_count;
+  }
+  if (next_row == static_cast<int64_t>(spec.positions.size())) return absl::OkStatus();
+  return BadArgs(absl::StrCat("batch: sequences cover ", next_row, " of ", spec.positions.size(), " rows"));
+}
+
 absl::Status Check(const RopeWriteArgs& a) {
-  RF_RETURN_IF_ERROR(CheckCache("rope_write", a.cache, a.layer));
-  if (a.batch == nullptr || a.rope == nullptr) return BadArgs("rope_write: no batch or no rope");
+  RF_RETURN_IF_ERROR(CheckCache("rope_write", a.batch, a.cache, a.layer));
+  if (a.rope == nullptr) return BadArgs("rope_write: no rope");
   const KvCacheSpec& spec = a.cache->spec();
   if (a.rope->head_dim != spec.head_dim ||
       static_cast<int>(a.rope->inverse_frequencies.size()) != spec.head_dim / 2) {
@@ -38,8 +82,7 @@ absl::Status Check(const RopeWriteArgs& a) {
 }
 
 absl::Status Check(const AttentionArgs& a) {
-  RF_RETURN_IF_ERROR(CheckCache("attention", a.cache, a.layer));
-  if (a.batch == nullptr) return BadArgs("attention: no batch");
+  RF_RETURN_IF_ERROR(CheckCache("attention", a.batch, a.cache, a.layer));
   RF_RETURN_IF_ERROR(CheckQueries("attention", "q", a.q, a.batch->rows(), a.cache->spec()));
   return CheckTensor("attention", "out", a.out, a.q.dtype, {a.q.dim(0), a.q.dim(1)});
 }

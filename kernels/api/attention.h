@@ -26,6 +26,7 @@ struct KvCacheSpec {
   int64_t token_bytes() const { return 2LL * kv_heads * head_dim * 2; }
   int64_t total_bytes() const { return token_bytes() * kBlockTokens * blocks * layers; }
 };
+absl::Status Check(const KvCacheSpec& spec);
 
 // Owns the memory of all blocks. Concurrent reads are safe; writes go through one stream. Must not outlive
 // its backend.
@@ -58,6 +59,8 @@ struct BatchSpec {
   absl::Span<const SequenceRows> sequences;  // in row order, covering all rows
   Phase phase = Phase::kPrompt;
 };
+// Sequences cover all rows in order, positions ascend within each and lie inside its block table.
+absl::Status Check(const BatchSpec& spec);
 
 // A batch's metadata in the form that a backend wants (tiles, slots, angles; device copies). Made once per
 // step, used by all layers. Not thread-safe.
@@ -65,6 +68,8 @@ class Batch {
  public:
   virtual ~Batch() = default;
   virtual int64_t rows() const = 0;
+  // The largest block id in its block tables; the ops check it against the cache.
+  virtual int32_t max_block() const = 0;
 };
 
 // Turns q and k by RoPE at each row's position and writes k and v into the cache.

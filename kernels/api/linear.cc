@@ -4,6 +4,16 @@
 
 namespace ridgefill::kernels {
 
+absl::Status Check(const LinearSource& s) {
+  if (s.out_features <= 0 || s.in_features <= 0 || !s.read_rows) {
+    return BadArgs(absl::StrCat("pack_linear: [", s.out_features, ", ", s.in_features, "] or no reader"));
+  }
+  if (!s.bias.empty() && static_cast<int64_t>(s.bias.size()) != s.out_features) {
+    return BadArgs(absl::StrCat("pack_linear: ", s.bias.size(), " biases of ", s.out_features));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const LinearArgs& a) {
   if (a.weight == nullptr) return BadArgs("linear: no weight");
   if (!a.weight->has(a.phase)) return BadArgs("linear: the weight was not packed for this phase");

@@ -28,6 +28,7 @@ struct LinearSource {
   bool for_prompt = true;        // pack the form of Phase::kPrompt
   bool for_decode = true;        // pack the form of Phase::kDecode
 };
+absl::Status Check(const LinearSource& source);
 
 // A packed weight in a backend's private form. Immutable, thread-safe. Must not outlive its backend.
 class PackedLinear {

@@ -79,13 +79,19 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes) {
+  return WritePiecesAtomically(path, {bytes});
+}
+
+absl::Status WritePiecesAtomically(const std::string& path, absl::Span<const absl::string_view> pieces) {
   const std::string temporary = absl::StrCat(path, ".tmp.", getpid());
   {
     const Descriptor file{open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
     if (file.fd < 0) return Failed("cannot create", temporary, errno);
-    if (absl::Status status = WriteAll(file.fd, bytes, temporary); !status.ok()) {
-      unlink(temporary.c_str());
-      return status;
+    for (const absl::string_view piece : pieces) {
+      if (absl::Status status = WriteAll(file.fd, piece, temporary); !status.ok()) {
+        unlink(temporary.c_str());
+        return status;
+      }
     }
     if (fsync(file.fd) != 0) return Failed("cannot sync", temporary, errno);
   }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace ridgefill::base {
 
@@ -30,5 +31,7 @@ class MappedFile {
 
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes);
+// The same for a file that is the concatenation of `pieces`, which need not lie together in memory.
+absl::Status WritePiecesAtomically(const std::string& path, absl::Span<const absl::string_view> pieces);
 
 }  // namespace ridgefill::base

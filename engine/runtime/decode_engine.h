@@ -30,8 +30,10 @@ struct DecodeEngineOptions {
   int max_queued = 256;           // requests waiting for blocks; one more is RESOURCE_EXHAUSTED
   absl::Duration queue_timeout =
       absl::Seconds(60);  // a request that got no blocks by then is RESOURCE_EXHAUSTED
-  int64_t piece_tokens =
-      256;  // rows of one late-pass piece: bounds what a long prompt adds to others' inter-token latency
+  // Rows of one late-pass (or local prefill) piece: bounds what a long prompt adds to others' inter-token
+  // latency.
+  int64_t piece_tokens = 256;
+  std::vector<int32_t> eos_ids;  // the model's end ids (Tokenizer::stop_ids)
 };
 
 struct DecodeCall {
@@ -96,7 +98,10 @@ struct DecodeStats {
 
 class DecodeEngine {
  public:
-  // The model must hold all layers and the head. `sources` may be null: local prefill only.
+  // The model must hold all layers and the head. `sources` may be null: local prefill only. Model, sources
+  // and clock must outlive the engine. INVALID_ARGUMENT with the arithmetic when one request of
+  // context_tokens would not fit into cache_blocks. Destroying the engine ends unfinished requests with
+  // UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<DecodeEngine>> Create(const model::Model& model, const Hello& hello,
                                                               KvSourceDirectory* sources,
                                                               const base::Clock& clock,

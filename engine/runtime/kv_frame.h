@@ -1,7 +1,11 @@
 // What travels from prefill to decode: one transfer is a sequence of frames, numbered from 0 and checksummed.
 //
-//   Kv ...  Hidden ...  Plan  Sealed        (Kv and Hidden interleave as the chunks finish; Plan and Sealed
+//   Kv ...  Hidden ...  Plan  Sealed    (Kv and Hidden interleave as the chunks finish; Plan and Sealed
 //   close)
+//
+// Every layer's tokens arrive in ascending order without gaps: layers below the split [0, N), late layers
+// [0, tail_begin); all layers [0, N) after a late pass on prefill. Hidden rows arrive in any order, each
+// once. TransferChecker holds a stream against this.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "engine/base/model_identity.h"
+#include "engine/model/config.h"
 #include "engine/ridge/fill_plan.h"
 
 namespace ridgefill::runtime {
@@ -36,6 +41,8 @@ struct Hello {
 // values. Maps are compared only when `need_maps`; weights_digest must agree as well: both workers run one
 // model.
 absl::Status CheckHello(const Hello& mine, const Hello& peer, bool need_maps);
+// Hello::cache_layout of a model.
+std::string CacheLayout(const model::ModelConfig& config);
 
 // One prefill, as the decode worker asks for it.
 struct PrefillCall {

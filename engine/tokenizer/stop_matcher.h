@@ -1,8 +1,8 @@
 // Stop strings in streamed text, found across the borders of pieces.
 //
-// The answer ends at the first character that completes a stop string (of several that end there: the longest), and the
-// stop string is not part of it. Text is held back only while it can still become a match; none is lost, none leaks, and
-// the outcome does not depend on how the text is cut into pieces.
+// The answer ends at the first character that completes a stop string (of several that end there: the
+// longest), and the stop string is not part of it. Text is held back only while it can still become a match;
+// none is lost, none leaks, and the outcome does not depend on how the text is cut into pieces.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,8 @@ struct StopResult {
 // One per answer; not thread-safe. Owns its strings.
 class StopMatcher {
  public:
-  // INVALID_ARGUMENT, field `stop`: an empty string or invalid UTF-8. No strings at all is fine: nothing is ever held.
+  // INVALID_ARGUMENT, field `stop`: an empty string or invalid UTF-8. No strings at all is fine: nothing is
+  // ever held.
   static absl::StatusOr<StopMatcher> Create(std::vector<std::string> stop);
 
   // `text` is complete UTF-8 (as StreamDecoder gives it). After a stop every call gives {"", true, matched}.

@@ -1,4 +1,5 @@
-// Token ids to text as they come: each piece is complete UTF-8, and all pieces together equal Tokenizer::Decode of all ids.
+// Token ids to text as they come: each piece is complete UTF-8, and all pieces together equal
+// Tokenizer::Decode of all ids.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ class StreamDecoder {
   explicit StreamDecoder(const Tokenizer* tokenizer, DecodeOptions options = {})
       : tokenizer_(tokenizer), options_(options) {}
 
-  // Text that is final now; empty while a UTF-8 sequence is open (at most 3 bytes are held). Bytes that cannot be UTF-8
-  // become U+FFFD. An unknown id gives no text.
+  // Text that is final now; empty while a UTF-8 sequence is open (at most 3 bytes are held). Bytes that
+  // cannot be UTF-8 become U+FFFD. An unknown id gives no text.
   std::string Push(int32_t id);
   // The end: an open sequence becomes one U+FFFD.
   std::string Finish();

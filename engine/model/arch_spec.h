@@ -18,7 +18,7 @@ class GgufFile;
 
 namespace ridgefill::model {
 
-class LayerRun;  // engine/model/blocks.h
+struct LayerRun;  // engine/model/blocks.h
 
 struct TensorSpec {
   std::string hf_name;

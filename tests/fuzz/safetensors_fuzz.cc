@@ -1,0 +1,26 @@
+// Whatever parses must cover its data exactly and be safe to read in full.
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/base/check.h"
+#include "engine/formats/safetensors.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace ridgefill::formats;  // NOLINT(build/namespaces): one function
+  const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const auto file = SafetensorsFile::Parse(bytes);
+  if (!file.ok()) return 0;
+  const char* end = nullptr;
+  for (const TensorInfo& info : file->tensors()) {
+    const auto tensor = file->Tensor(info.name);
+    RF_CHECK(tensor.ok());
+    RF_CHECK(end == nullptr || tensor->bytes.data() == end);
+    end = tensor->bytes.data() + tensor->bytes.size();
+    std::vector<float> values(static_cast<size_t>(ElementCount(info)));
+    (void)Dequantize(info.encoding, tensor->bytes, 0, absl::MakeSpan(values)).ok();
+    (void)ReadF64(*tensor).ok();
+  }
+  RF_CHECK(end == nullptr || end == bytes.data() + bytes.size());
+  return 0;
+}

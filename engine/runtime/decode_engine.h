@@ -57,7 +57,8 @@ struct FillReport {
   std::string reason;
 };
 
-// Parts of the time to first token that the workers own (docs/architecture.md, "Metrics").
+// Parts of the time to first token that the workers own (docs/architecture.md, "Metrics"). They add up to the
+// time from Submit to the first token exactly; first_token_times.h says what each holds.
 struct FirstTokenTimes {
   absl::Duration decode_queue, prefill_queue, prefill_compute, transfer_exposed, late_pass, first_step;
 };
@@ -90,7 +91,7 @@ struct DecodeStats {
   int queued = 0, receiving = 0, finishing = 0, running = 0;
   int64_t blocks_total = 0, blocks_free = 0, blocks_used = 0, blocks_cached = 0;
   int64_t generated_tokens = 0, prompt_tokens = 0, filled_tokens = 0, exact_tokens = 0, late_pass_rows = 0;
-  int64_t steps = 0, decode_rows = 0;  // mean batch = decode_rows / steps that decoded
+  int64_t steps = 0, decode_rows = 0;  // steps that decoded, and their rows: mean batch = decode_rows / steps
   int64_t transfer_frames = 0, transfer_bytes = 0;
   int64_t requests_ok = 0, requests_failed = 0, requests_cancelled = 0, requests_rejected = 0;
   absl::Duration last_step_age;

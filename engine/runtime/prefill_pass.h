@@ -1,0 +1,81 @@
+// The device side of the prefill engine: one chunk of one prompt at a time through the lower layers, the ridge
+// fill of its bulk rows, and its frames. Owns the worker's KV cache and all buffers of a chunk.
+//
+// Not thread-safe: owned by the prefill engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/cache/block_pool.h"
+#include "engine/model/model.h"
+#include "engine/ridge/device_maps.h"
+#include "engine/runtime/decision.h"
+#include "engine/runtime/fill_pass.h"
+#include "engine/runtime/frame_writer.h"
+#include "engine/runtime/kv_frame.h"
+#include "engine/runtime/kv_stream.h"
+
+namespace ridgefill::runtime {
+
+// One prompt on its way. `call` and `sink` are borrowed.
+struct PrefillRun {
+  const PrefillCall* call = nullptr;
+  KvSink* sink = nullptr;
+  WorkSplit work;
+  cache::BlockTable blocks;  // holds the whole prompt
+  std::unique_ptr<FrameWriter> frames;
+  int64_t done = 0;               // rows [0, done) went through
+  std::vector<int32_t> outliers;  // ascending, of rows [0, done) below the tail
+
+  int64_t tokens() const { return static_cast<int64_t>(call->tokens.size()); }
+};
+
+class PrefillPass {
+ public:
+  struct Options {
+    int64_t chunk_tokens = 512;
+    int64_t cache_blocks = 0;
+    int64_t frame_bytes = 1 << 20;
+  };
+  // `maps` may be null.
+  static absl::StatusOr<std::unique_ptr<PrefillPass>> Create(const model::Model& model,
+                                                             const ridge::DeviceMaps* maps,
+                                                             const Options& options);
+
+  std::unique_ptr<FrameWriter> NewFrameWriter(KvSink& sink) const;
+  // Runs the next chunk and sends its frames. CANCELLED as soon as the sink is, between layers.
+  absl::Status RunChunk(PrefillRun& run);
+
+ private:
+  PrefillPass(const model::Model& model, const ridge::DeviceMaps* maps, const Options& options);
+  absl::Status Allocate();
+  absl::Status Chunk(PrefillRun& run, int64_t count);
+  absl::Status LowerLayers(PrefillRun& run, int64_t count);
+  absl::Status SendExactRows(PrefillRun& run, int64_t count, int64_t bulk);
+  absl::Status FillBulk(PrefillRun& run, int64_t bulk);
+  absl::StatusOr<std::vector<float>> RowNorms(int64_t rows);
+  absl::StatusOr<std::unique_ptr<kernels::Batch>> NewBatch(const PrefillRun& run, int64_t count) const;
+
+  const model::Model& model_;
+  const ridge::DeviceMaps* const maps_;
+  const Options options_;
+  kernels::Backend& backend_;
+  std::unique_ptr<kernels::Stream> stream_;
+  std::unique_ptr<kernels::KvCache> cache_;
+  std::unique_ptr<model::Workspace> workspace_;
+  std::unique_ptr<FillPass> fill_;  // null without maps
+  kernels::Tensor ids_;             // i32 [chunk]
+  kernels::Tensor hidden_;          // f32 [chunk, d]
+  kernels::Tensor norms_;           // f32 [chunk]
+  kernels::Tensor index_;           // i32 [chunk]
+  kernels::Tensor exact_;           // f32 [chunk, d]: rows of the exact set, gathered
+  // Host side of the chunk in flight: the device may read it until the chunk is synchronised.
+  std::vector<int32_t> positions_, index_host_;
+  std::unique_ptr<kernels::Batch> batch_, fill_batch_;
+};
+
+}  // namespace ridgefill::runtime

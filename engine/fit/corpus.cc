@@ -1,0 +1,75 @@
+#include "engine/fit/corpus.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/file.h"
+#include "engine/base/rng.h"
+#include "engine/base/sha256.h"
+#include "engine/base/status.h"
+
+namespace ridgefill::fit {
+namespace {
+
+absl::Status Empty(absl::string_view message) {
+  return base::Error(absl::StatusCode::kNotFound, "CORPUS_EMPTY", message);
+}
+
+absl::StatusOr<std::vector<std::filesystem::path>> TextFiles(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::filesystem::path> files;
+  std::filesystem::directory_iterator it(folder, error);
+  if (error) return Empty(absl::StrCat("cannot read the corpus folder ", folder, ": ", error.message()));
+  for (const auto& entry : it) {
+    if (entry.path().extension() == ".txt") files.push_back(entry.path());
+  }
+  if (files.empty()) return Empty(absl::StrCat("no .txt file in the corpus folder ", folder));
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+absl::Status AddFile(const tokenizer::Tokenizer& tokenizer, const std::filesystem::path& path,
+                     int64_t document_tokens, std::vector<Document>& out) {
+  RF_ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path.string()));
+  const auto ids = tokenizer.Encode(text, {.add_special = false, .parse_special = false});
+  if (!ids.ok()) return base::WithContext(ids.status(), path.string());
+  const int64_t tokens = static_cast<int64_t>(ids->size());
+  for (int64_t begin = 0; begin + document_tokens <= tokens; begin += document_tokens) {
+    out.push_back({path.filename().string(), begin,
+                   std::vector<int32_t>(ids->begin() + begin, ids->begin() + begin + document_tokens)});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Document>> LoadCorpus(const tokenizer::Tokenizer& tokenizer,
+                                                 const std::string& folder, const CorpusOptions& options) {
+  RF_ASSIGN_OR_RETURN(const auto files, TextFiles(folder));
+  std::vector<Document> documents;
+  for (const auto& file : files) {
+    RF_RETURN_IF_ERROR(AddFile(tokenizer, file, options.document_tokens, documents));
+  }
+  if (documents.empty()) {
+    return Empty(absl::StrCat("no file in ", folder, " has ", options.document_tokens, " tokens"));
+  }
+  base::Rng rng(options.seed);
+  for (size_t i = documents.size() - 1; i > 0; --i) std::swap(documents[i], documents[rng.NextBelow(i + 1)]);
+  return documents;
+}
+
+std::string DocumentsDigest(const std::vector<Document>& documents) {
+  base::Sha256 digest;
+  for (const Document& document : documents) {
+    const int64_t size = static_cast<int64_t>(document.ids.size());
+    digest.Update({reinterpret_cast<const char*>(&size), sizeof(size)});
+    digest.Update(
+        {reinterpret_cast<const char*>(document.ids.data()), document.ids.size() * sizeof(int32_t)});
+  }
+  return digest.HexDigest();
+}
+
+}  // namespace ridgefill::fit

@@ -1,0 +1,33 @@
+// Text for fitting and measuring: a folder of .txt files as documents of equal length.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/tokenizer/tokenizer.h"
+
+namespace ridgefill::fit {
+
+struct Document {
+  std::string file;   // plain name
+  int64_t begin = 0;  // of its first token within the file
+  std::vector<int32_t> ids;
+};
+
+struct CorpusOptions {
+  int64_t document_tokens = 4096;
+  // Of the shuffle: documents of all files come mixed, in an order that depends on file names, text and seed.
+  uint64_t seed = 7;
+};
+
+// Every *.txt of the folder by name, tokenised whole without special tokens, cut into documents; the rest of
+// a file is dropped. NOT_FOUND (CORPUS_EMPTY) naming what was looked for.
+absl::StatusOr<std::vector<Document>> LoadCorpus(const tokenizer::Tokenizer& tokenizer,
+                                                 const std::string& folder, const CorpusOptions& options);
+
+// sha256 over the documents' tokens, in order.
+std::string DocumentsDigest(const std::vector<Document>& documents);
+
+}  // namespace ridgefill::fit

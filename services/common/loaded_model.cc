@@ -1,0 +1,144 @@
+#include "services/common/loaded_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "engine/base/log.h"
+#include "engine/base/status.h"
+#include "services/common/memory.h"
+#include "services/common/model_files.h"
+
+namespace ridgefill::common {
+namespace {
+
+int64_t BlockBytes(const model::ModelConfig& config) {
+  kernels::KvCacheSpec spec{config.layers, 1, config.heads_kv, config.head_dim};
+  return spec.total_bytes();
+}
+
+// Bytes of one packed parameter, before anything is loaded: bf16 everywhere but on the oracle.
+int64_t ParameterBytes(const config::v1::BackendConfig& backend) {
+  return backend.kind() == "reference" ? 4 : 2;
+}
+
+absl::Status CheckMemory(const LoadModelOptions& options, const model::ModelConfig& config, int layers,
+                         const ridge::MapSet* maps) {
+  MemoryNeed need;
+  const bool all = layers == config.layers;
+  need.parts.emplace_back("weights", ParameterCount(config, layers, all) * ParameterBytes(options.backend));
+  const int64_t context_blocks =
+      (options.kv_cache_tokens + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
+  need.parts.emplace_back("KV cache", (options.kv_memory_mb << 20) + context_blocks * BlockBytes(config));
+  if (maps != nullptr) {
+    const auto& manifest = maps->manifest();
+    const int64_t rows = manifest.folded ? 2 * manifest.kv_width : manifest.hidden;
+    need.parts.emplace_back("maps", rows * manifest.hidden * (manifest.layers - manifest.split - 1) *
+                                        ParameterBytes(options.backend));
+  }
+  return CheckFits(need, AvailableMemory());
+}
+
+absl::StatusOr<std::unique_ptr<ridge::MapSet>> LoadMaps(const LoadModelOptions& options,
+                                                        const base::ModelIdentity& identity) {
+  RF_ASSIGN_OR_RETURN(const std::string folder, FindMaps(options.home, identity.name, options.source.maps()));
+  if (folder.empty()) return nullptr;
+  RF_ASSIGN_OR_RETURN(auto maps, ridge::MapSet::Load(folder));
+  std::string warning;
+  RF_RETURN_IF_ERROR(
+      base::WithContext(ridge::CheckCompatible(maps->manifest(), identity, -1, &warning), folder));
+  if (!warning.empty()) {
+    base::Log(base::Severity::kWarning, "maps_differ", {{"maps", folder}, {"warning", warning}});
+  }
+  return maps;
+}
+
+runtime::Hello MakeHello(const base::ModelIdentity& identity, const ridge::MapSet* maps,
+                         const model::ModelConfig& config) {
+  runtime::Hello hello;
+  hello.model = identity;
+  if (maps != nullptr) hello.maps_digest = maps->manifest().digest;
+  hello.cache_layout = absl::StrFormat("bf16[%d, %d, %d] x %d", kernels::kBlockTokens, config.heads_kv,
+                                       config.head_dim, config.layers);
+  return hello;
+}
+
+void LogLoaded(const LoadedModel& loaded, absl::Duration took) {
+  const auto& capabilities = loaded.backend->capabilities();
+  base::Log(base::Severity::kInfo, "model_loaded",
+            {{"model", loaded.name},
+             {"dimensions", loaded.hello.model.dimensions},
+             {"layers_loaded", int64_t{loaded.model->loaded_layers()}},
+             {"weight_bytes", loaded.model->weight_bytes()},
+             {"split", int64_t{loaded.map_set == nullptr ? 0 : loaded.map_set->manifest().split}},
+             {"backend", capabilities.name},
+             {"isa", capabilities.isa},
+             {"threads", int64_t{capabilities.threads}},
+             {"seconds", absl::ToDoubleSeconds(took)}});
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedModel> OpenModel(const std::string& home, const config::v1::ModelSourceConfig& source) {
+  OpenedModel out;
+  RF_ASSIGN_OR_RETURN(const std::string path, FindModel(home, source.model()));
+  out.name = ModelName(path);
+  RF_ASSIGN_OR_RETURN(out.source, model::WeightSource::Open(path));
+  auto tokenizer = out.source->gguf() != nullptr ? tokenizer::Tokenizer::FromGguf(*out.source->gguf())
+                                                 : tokenizer::Tokenizer::FromHuggingFace(path);
+  if (!tokenizer.ok()) return base::WithContext(tokenizer.status(), path);
+  out.tokenizer = *std::move(tokenizer);
+  out.identity = model::MakeIdentity(out.name, out.source->config(), out.tokenizer->digest(),
+                                     out.source->weights_digest());
+  return out;
+}
+
+absl::StatusOr<LoadedModel> LoadModel(const LoadModelOptions& options) {
+  const absl::Time start = absl::Now();
+  RF_ASSIGN_OR_RETURN(OpenedModel opened, OpenModel(options.home, options.source));
+  const model::ModelConfig& config = opened.source->config();
+  LoadedModel out;
+  out.name = opened.name;
+  RF_ASSIGN_OR_RETURN(out.map_set, LoadMaps(options, opened.identity));
+  if (options.lower_layers_only && out.map_set == nullptr) {
+    return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
+                       "lower_layers_only needs a map set: its split says which layers are the lower ones");
+  }
+  const int layers = options.lower_layers_only ? out.map_set->manifest().split : config.layers;
+  RF_RETURN_IF_ERROR(CheckMemory(options, config, layers, out.map_set.get()));
+  RF_ASSIGN_OR_RETURN(out.backend, MakeBackend(options.backend));
+  model::LoadOptions load;
+  load.layer_end = options.lower_layers_only ? layers : -1;
+  load.for_prompt = options.for_prompt;
+  load.for_decode = options.for_decode;
+  RF_ASSIGN_OR_RETURN(out.model, model::Model::Load(*opened.source, *out.backend, load));
+  if (out.map_set != nullptr) {
+    RF_ASSIGN_OR_RETURN(out.maps, ridge::DeviceMaps::Load(*out.map_set, *out.backend));
+  }
+  out.hello = MakeHello(opened.identity, out.map_set.get(), config);
+  out.context_tokens = options.context_tokens > 0 ? options.context_tokens : config.context;
+  out.tokenizer = std::move(opened.tokenizer);
+  LogLoaded(out, absl::Now() - start);
+  return out;
+}
+
+absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const config::v1::BackendConfig& config) {
+  if (config.kind() == "reference") return kernels::MakeReferenceBackend();
+  if (config.kind() == "cuda") {
+    kernels::CudaOptions options;
+    options.device = config.device();
+    return kernels::MakeCudaBackend(options);
+  }
+  kernels::CpuOptions options;
+  options.threads = config.threads();
+  options.isa = config.isa();
+  return kernels::MakeCpuBackend(options);
+}
+
+int64_t BlocksInMemory(const model::ModelConfig& config, int64_t mb) {
+  return (mb << 20) / std::max<int64_t>(1, BlockBytes(config));
+}
+
+}  // namespace ridgefill::common

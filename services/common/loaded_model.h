@@ -1,0 +1,63 @@
+// A model ready to serve: found, checked against the memory there is, loaded and packed on one backend, with
+// its tokenizer and map set. What the prefill and decode programs, `ridgefill serve` and `ridgefill bench`
+// start with.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/model/model.h"
+#include "engine/ridge/device_maps.h"
+#include "engine/ridge/map_set.h"
+#include "engine/runtime/kv_frame.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "kernels/api/backend.h"
+#include "ridgefill/config/v1/config.pb.h"
+
+namespace ridgefill::common {
+
+// A model's files, opened but not loaded: all that a router needs. `source` is borrowed by nothing else.
+struct OpenedModel {
+  std::string name;
+  std::unique_ptr<model::WeightSource> source;
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+  base::ModelIdentity identity;
+};
+absl::StatusOr<OpenedModel> OpenModel(const std::string& home, const config::v1::ModelSourceConfig& source);
+
+struct LoadModelOptions {
+  std::string home;  // HomeFolder()
+  config::v1::ModelSourceConfig source;
+  config::v1::BackendConfig backend;
+  bool lower_layers_only = false;  // needs a map set
+  bool for_prompt = true;
+  bool for_decode = true;
+  int64_t context_tokens = 0;   // 0: the model's
+  int64_t kv_memory_mb = 0;     // of all KV caches ...
+  int64_t kv_cache_tokens = 0;  // ... plus room for this many times `context_tokens`
+};
+
+// Destroyed in reverse order: maps and model before their backend.
+struct LoadedModel {
+  std::string name;
+  std::unique_ptr<kernels::Backend> backend;
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<ridge::MapSet> map_set;  // null without maps
+  std::unique_ptr<ridge::DeviceMaps> maps;
+  runtime::Hello hello;
+  int64_t context_tokens = 0;
+};
+
+// MODEL_NOT_FOUND, MAPS_NOT_FOUND, MODEL_DOES_NOT_FIT, and what the loaders refuse. Logs one line with what
+// was loaded.
+absl::StatusOr<LoadedModel> LoadModel(const LoadModelOptions& options);
+
+absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const config::v1::BackendConfig& config);
+
+// Blocks that fit into so many MB, over all layers.
+int64_t BlocksInMemory(const model::ModelConfig& config, int64_t mb);
+
+}  // namespace ridgefill::common

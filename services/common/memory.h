@@ -1,0 +1,35 @@
+// Does it fit? The arithmetic that a worker does before it loads a model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "engine/model/config.h"
+
+namespace ridgefill::common {
+
+// What a worker is about to allocate, in bytes, each with a name for the message.
+struct MemoryNeed {
+  std::vector<std::pair<std::string, int64_t>> parts;
+  int64_t total() const;
+};
+
+// RESOURCE_EXHAUSTED (MODEL_DOES_NOT_FIT) with every term: "weights 271 MB + KV cache 1024 MB ... = ... MB,
+// but ... MB are available; lower kv_memory_mb ...". `available` < 0: unknown, then anything goes.
+absl::Status CheckFits(const MemoryNeed& need, int64_t available);
+
+// Parameters of layers [0, layers) and, where asked for, embedding and head.
+int64_t ParameterCount(const model::ModelConfig& config, int layers, bool with_head);
+
+// Bytes that this process may still take: MemAvailable, and what its cgroup (v2 or v1) leaves. -1: unknown.
+int64_t AvailableMemory();
+// The parts of it, on text: "MemAvailable:   123 kB" lines; a limit file ("max" or a number) and a usage
+// file.
+int64_t ParseMemAvailable(absl::string_view meminfo);
+int64_t ParseCgroupRoom(absl::string_view limit, absl::string_view usage);
+
+}  // namespace ridgefill::common

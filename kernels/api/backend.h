@@ -100,8 +100,13 @@ class Backend {
   virtual absl::Status DoRowNorm(Stream& stream, const RowNormArgs& args) = 0;
 };
 
+struct ReferenceOptions {
+  // K and V are rounded to bf16 as they enter the cache, as on every backend. False keeps them in f32 there
+  // (ReadKv still gives bf16), for comparison with other implementations to f32 accuracy.
+  bool round_kv = true;
+};
 // kernels/reference: scalar, f64 accumulation, f32 activations: the oracle.
-std::unique_ptr<Backend> MakeReferenceBackend();
+std::unique_ptr<Backend> MakeReferenceBackend(const ReferenceOptions& options = {});
 
 struct CpuOptions {
   int threads = 0;  // 0: all cores that the process may use

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <vector>
 
-#include "engine/base/float16.h"
 #include "kernels/reference/reference_backend.h"
 
 namespace ridgefill::kernels::reference {
@@ -20,9 +19,9 @@ void Turn(const RopeSpec& rope, int32_t position, float* head) {
   }
 }
 
-double Dot(const float* q, const uint16_t* k, int n) {
+double Dot(const float* q, const float* k, int n) {
   double sum = 0;
-  for (int i = 0; i < n; ++i) sum += static_cast<double>(q[i]) * base::BF16ToF32(k[i]);
+  for (int i = 0; i < n; ++i) sum += static_cast<double>(q[i]) * k[i];
   return sum;
 }
 
@@ -44,10 +43,10 @@ absl::Status ReferenceBackend::DoRopeWrite(Stream&, const RopeWriteArgs& a) {
       const int64_t k_at = r * a.kv.dim(1) + h * head_dim, v_at = k_at + cache.token_elements();
       for (int i = 0; i < head_dim; ++i) head[i] = Load(a.kv, k_at + i);
       Turn(*a.rope, position, head.data());
-      uint16_t* k = cache.k(a.layer, block, position % kBlockTokens) + h * head_dim;
-      uint16_t* v = cache.v(a.layer, block, position % kBlockTokens) + h * head_dim;
-      for (int i = 0; i < head_dim; ++i) k[i] = base::F32ToBF16(head[i]);
-      for (int i = 0; i < head_dim; ++i) v[i] = base::F32ToBF16(Load(a.kv, v_at + i));
+      float* k = cache.k(a.layer, block, position % kBlockTokens) + h * head_dim;
+      float* v = cache.v(a.layer, block, position % kBlockTokens) + h * head_dim;
+      for (int i = 0; i < head_dim; ++i) k[i] = cache.Put(head[i]);
+      for (int i = 0; i < head_dim; ++i) v[i] = cache.Put(Load(a.kv, v_at + i));
     }
   }
   return absl::OkStatus();
@@ -65,7 +64,7 @@ absl::Status ReferenceBackend::DoAttention(Stream&, const AttentionArgs& a) {
     for (int64_t h = 0; h < q_heads; ++h) {
       const int64_t at = (r * q_heads + h) * head_dim, kv_offset = h / group * head_dim;
       for (int64_t t = 0; t < tokens; ++t) {
-        const uint16_t* k = cache.k(a.layer, batch.block(r, t), t % kBlockTokens) + kv_offset;
+        const float* k = cache.k(a.layer, batch.block(r, t), t % kBlockTokens) + kv_offset;
         score[t] = a.scale * Dot(a.q.as<float>() + at, k, head_dim);
       }
       const double top = *std::max_element(score.begin(), score.end());
@@ -73,9 +72,9 @@ absl::Status ReferenceBackend::DoAttention(Stream&, const AttentionArgs& a) {
       std::fill(sum.begin(), sum.end(), 0.0);
       for (int64_t t = 0; t < tokens; ++t) {
         const double weight = std::exp(score[t] - top);
-        const uint16_t* v = cache.v(a.layer, batch.block(r, t), t % kBlockTokens) + kv_offset;
+        const float* v = cache.v(a.layer, batch.block(r, t), t % kBlockTokens) + kv_offset;
         total += weight;
-        for (int i = 0; i < head_dim; ++i) sum[i] += weight * base::BF16ToF32(v[i]);
+        for (int i = 0; i < head_dim; ++i) sum[i] += weight * v[i];
       }
       for (int i = 0; i < head_dim; ++i) Store(a.out, at + i, static_cast<float>(sum[i] / total));
     }

@@ -61,7 +61,7 @@ ReferenceBatch::ReferenceBatch(const BatchSpec& spec)
   }
 }
 
-ReferenceBackend::ReferenceBackend() {
+ReferenceBackend::ReferenceBackend(const ReferenceOptions& options) : options_(options) {
   capabilities_.name = "reference";
   capabilities_.isa = "scalar";
 }
@@ -87,9 +87,9 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> ReferenceBackend::PackLinear(const
 absl::StatusOr<std::unique_ptr<KvCache>> ReferenceBackend::NewKvCache(const KvCacheSpec& spec) {
   RF_RETURN_IF_ERROR(Check(spec));
   try {
-    return std::make_unique<ReferenceKvCache>(spec);
+    return std::make_unique<ReferenceKvCache>(spec, options_.round_kv);
   } catch (const std::bad_alloc&) {
-    return OutOfMemory("the KV cache", spec.total_bytes());
+    return OutOfMemory("the KV cache", 2 * spec.total_bytes());
   }
 }
 
@@ -111,12 +111,15 @@ absl::Status ReferenceBackend::DoCopyToHost(Stream&, const TensorView& from, abs
 absl::Status ReferenceBackend::DoReadKv(Stream&, const KvCache& cache, const KvSpan& span,
                                         absl::Span<char> to) {
   const auto& kv = static_cast<const ReferenceKvCache&>(cache);
-  const int64_t half = cache.spec().token_bytes() / 2;
+  const int64_t n = kv.token_elements();
+  auto* out = reinterpret_cast<uint16_t*>(to.data());
   for (int64_t t = 0; t < span.token_count; ++t) {
     const int64_t p = span.token_begin + t;
     const int32_t block = span.block_table[p / kBlockTokens];
-    std::memcpy(to.data() + t * half, kv.k(span.layer, block, p % kBlockTokens), half);
-    std::memcpy(to.data() + (span.token_count + t) * half, kv.v(span.layer, block, p % kBlockTokens), half);
+    const float* k = kv.k(span.layer, block, p % kBlockTokens);
+    const float* v = kv.v(span.layer, block, p % kBlockTokens);
+    std::transform(k, k + n, out + t * n, base::F32ToBF16);
+    std::transform(v, v + n, out + (span.token_count + t) * n, base::F32ToBF16);
   }
   return absl::OkStatus();
 }
@@ -124,18 +127,22 @@ absl::Status ReferenceBackend::DoReadKv(Stream&, const KvCache& cache, const KvS
 absl::Status ReferenceBackend::DoWriteKv(Stream&, KvCache& cache, const KvSpan& span,
                                          absl::Span<const char> from) {
   auto& kv = static_cast<ReferenceKvCache&>(cache);
-  const int64_t half = cache.spec().token_bytes() / 2;
+  const int64_t n = kv.token_elements();
+  const auto* in = reinterpret_cast<const uint16_t*>(from.data());
   for (int64_t t = 0; t < span.token_count; ++t) {
     const int64_t p = span.token_begin + t;
     const int32_t block = span.block_table[p / kBlockTokens];
-    std::memcpy(kv.k(span.layer, block, p % kBlockTokens), from.data() + t * half, half);
-    std::memcpy(kv.v(span.layer, block, p % kBlockTokens), from.data() + (span.token_count + t) * half, half);
+    std::transform(in + t * n, in + (t + 1) * n, kv.k(span.layer, block, p % kBlockTokens), base::BF16ToF32);
+    const uint16_t* v = in + (span.token_count + t) * n;
+    std::transform(v, v + n, kv.v(span.layer, block, p % kBlockTokens), base::BF16ToF32);
   }
   return absl::OkStatus();
 }
 
 }  // namespace reference
 
-std::unique_ptr<Backend> MakeReferenceBackend() { return std::make_unique<reference::ReferenceBackend>(); }
+std::unique_ptr<Backend> MakeReferenceBackend(const ReferenceOptions& options) {
+  return std::make_unique<reference::ReferenceBackend>(options);
+}
 
 }  // namespace ridgefill::kernels

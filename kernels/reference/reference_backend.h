@@ -1,5 +1,6 @@
 // The oracle: every op in the obvious way, one thread, f64 accumulation, f32 activations. Only K and V are
-// rounded to bf16, when they are written, because that is what the cache holds on every backend.
+// rounded to bf16, when they are written, because that is what the cache holds on every backend (unless
+// ReferenceOptions say otherwise).
 //
 // Thread-safety: stateless apart from what callers own, so any thread may call anything.
 #pragma once
@@ -7,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/base/float16.h"
 #include "kernels/api/backend.h"
 
 namespace ridgefill::kernels::reference {
@@ -36,28 +38,32 @@ class ReferenceLinear : public PackedLinear {
   std::vector<float> bias_;    // [out] or empty
 };
 
-// Per layer and block: K [64, kv_heads, head_dim], then V.
+// Per layer and block: K [64, kv_heads, head_dim], then V; in f32, rounded to bf16 by Put() unless told not
+// to.
 class ReferenceKvCache : public KvCache {
  public:
-  explicit ReferenceKvCache(const KvCacheSpec& spec)
-      : spec_(spec), data_(static_cast<size_t>(spec.total_bytes() / 2)) {}
+  ReferenceKvCache(const KvCacheSpec& spec, bool round)
+      : spec_(spec), round_(round), data_(static_cast<size_t>(spec.total_bytes() / 2)) {}
   const KvCacheSpec& spec() const override { return spec_; }
   int64_t token_elements() const { return static_cast<int64_t>(spec_.kv_heads) * spec_.head_dim; }
+  // `value` as the cache holds it.
+  float Put(float value) const { return round_ ? base::BF16ToF32(base::F32ToBF16(value)) : value; }
   // K [kv_heads, head_dim] of one token.
-  uint16_t* k(int layer, int32_t block, int64_t token) {
+  float* k(int layer, int32_t block, int64_t token) {
     return data_.data() + ((layer * spec_.blocks + block) * 2 * kBlockTokens + token) * token_elements();
   }
-  uint16_t* v(int layer, int32_t block, int64_t token) { return k(layer, block, token + kBlockTokens); }
-  const uint16_t* k(int layer, int32_t block, int64_t token) const {
+  float* v(int layer, int32_t block, int64_t token) { return k(layer, block, token + kBlockTokens); }
+  const float* k(int layer, int32_t block, int64_t token) const {
     return const_cast<ReferenceKvCache*>(this)->k(layer, block, token);
   }
-  const uint16_t* v(int layer, int32_t block, int64_t token) const {
+  const float* v(int layer, int32_t block, int64_t token) const {
     return k(layer, block, token + kBlockTokens);
   }
 
  private:
   KvCacheSpec spec_;
-  std::vector<uint16_t> data_;
+  bool round_;
+  std::vector<float> data_;
 };
 
 class ReferenceBatch : public Batch {
@@ -78,7 +84,7 @@ class ReferenceBatch : public Batch {
 
 class ReferenceBackend : public Backend {
  public:
-  ReferenceBackend();
+  explicit ReferenceBackend(const ReferenceOptions& options);
   const Capabilities& capabilities() const override { return capabilities_; }
   absl::StatusOr<Tensor> Allocate(DType dtype, absl::Span<const int64_t> dims) override;
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override;
@@ -104,6 +110,7 @@ class ReferenceBackend : public Backend {
   absl::Status DoGatherRows(Stream&, const GatherRowsArgs& a) override;
   absl::Status DoRowNorm(Stream&, const RowNormArgs& a) override;
 
+  ReferenceOptions options_;
   Capabilities capabilities_;
 };
 

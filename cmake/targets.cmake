@@ -1,6 +1,9 @@
 # One static library per folder, named after it: engine/base is ridgefill_engine_base. Include paths start at the root.
 include(CMakeParseArguments)
 
+# Builds what `cmake --install` installs.
+add_custom_target(programs)
+
 # Builds every test with the label `threaded`: all that the `tsan` preset runs.
 add_custom_target(threaded_tests)
 
@@ -34,12 +37,14 @@ function(ridgefill_library)
   target_link_libraries(${target} ${scope} ${ARG_DEPS} Threads::Threads)
 endfunction()
 
-# ridgefill_program(NAME ridgefill-x SOURCES main.cc DEPS ...): a program under build/<preset>/bin.
+# ridgefill_program(NAME ridgefill-x SOURCES main.cc DEPS ...): a program under build/<preset>/bin, installed to bin/.
 function(ridgefill_program)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_include_directories(${ARG_NAME} PRIVATE "${CMAKE_SOURCE_DIR}")
   target_link_libraries(${ARG_NAME} PRIVATE ridgefill_options ${ARG_DEPS} ${RIDGEFILL_TSAN_OBJECTS})
+  install(TARGETS ${ARG_NAME} RUNTIME DESTINATION bin)
+  add_dependencies(programs ${ARG_NAME})
 endfunction()
 
 # ridgefill_test(NAME x_test SOURCES x_test.cc DEPS ... [LABELS threaded] [TIMEOUT s]): a GoogleTest program, one CTest entry.

@@ -35,7 +35,7 @@ while [ $# -gt 0 ]; do
   esac
   shift || fail "--port needs a value"
 done
-[[ $port =~ ^[0-9]{1,5}$ ]] && ((port >= 1 && port <= 65530)) || fail "--port must be in 1..65530, got '$port'"
+if ! [[ $port =~ ^[1-9][0-9]{0,4}$ ]] || ((port > 65530)); then fail "--port must be in 1..65530, got '$port'"; fi
 
 model=smollm2-135m-instruct
 home=${RIDGEFILL_HOME:-$HOME/.cache/ridgefill}

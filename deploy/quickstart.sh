@@ -122,12 +122,12 @@ check_ports
 step 'packages'
 deploy/install_deps.sh --build
 
+step 'model'
+deploy/fetch_model.sh
+
 step 'build'
 cmake --preset release >"$work/configure.log" || { cat "$work/configure.log" >&2; fail 'cmake could not configure'; }
 cmake --build --preset release --target programs --parallel "$(nproc)" || fail 'the build failed'
-
-step 'model'
-deploy/fetch_model.sh
 
 step 'map set'
 fit_maps

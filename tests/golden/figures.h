@@ -1,0 +1,80 @@
+// The figures of tests/data/golden (made by make_golden.py) and the bounds that they are held to.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/base/check.h"
+#include "engine/base/status.h"
+#include "engine/formats/safetensors.h"
+
+namespace ridgefill::golden {
+
+inline const std::string kGoldenFolder = std::string(RIDGEFILL_SOURCE_DIR) + "/tests/data/golden/";
+
+// Reads a checked-in tensor of stored type T.
+template <typename T>
+std::vector<T> ReadFigure(const formats::SafetensorsFile& file, const std::string& name) {
+  const auto tensor = file.Tensor(name);
+  RF_CHECK(tensor.ok());
+  std::vector<T> values(formats::ElementCount(tensor->info));
+  RF_CHECK(tensor->bytes.size() == values.size() * sizeof(T));
+  std::memcpy(values.data(), tensor->bytes.data(), tensor->bytes.size());
+  return values;
+}
+
+// 64 tokens that transformers chose greedily after `prompt`, and how sure it was.
+struct Forced {
+  std::vector<int32_t> prompt, tokens;
+  std::vector<float> margin;  // top logit minus the second, per token
+  std::vector<float> rms;     // of the logits, per token
+  // The rows whose argmax is checked, and what to feed: prompt, then all but the last token.
+  std::vector<int32_t> ids() const {
+    std::vector<int32_t> all = prompt;
+    all.insert(all.end(), tokens.begin(), tokens.end() - 1);
+    return all;
+  }
+  int64_t first_row() const { return static_cast<int64_t>(prompt.size()) - 1; }
+};
+
+// Largest rms error that a bf16 backend may have, as a share of the logits' rms: each of `layers` layers adds
+// independent roundings of one bf16 unit (2^-8).
+inline double Bf16Bound(int layers) { return std::ldexp(1.0, -8) * std::sqrt(layers); }
+
+inline double Rms(absl::Span<const float> values) {
+  double sum = 0;
+  for (float v : values) sum += static_cast<double>(v) * v;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+inline double RmsError(absl::Span<const float> a, absl::Span<const float> b) {
+  RF_CHECK(a.size() == b.size());
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += std::pow(static_cast<double>(a[i]) - b[i], 2);
+  return std::sqrt(sum / static_cast<double>(a.size()));
+}
+
+// How a backend's argmax follows the forced tokens. Every miss must lie where fp32 itself was undecided
+// within the bound.
+struct Agreement {
+  int positions = 0, misses = 0, clear_misses = 0;
+
+  // logits [tokens, vocab]: the rows that chose each token.
+  void Add(const Forced& forced, absl::Span<const float> logits, double bound) {
+    const size_t vocab = logits.size() / forced.tokens.size();
+    for (size_t i = 0; i < forced.tokens.size(); ++i) {
+      const auto row = logits.subspan(i * vocab, vocab);
+      const int64_t best = std::max_element(row.begin(), row.end()) - row.begin();
+      ++positions;
+      if (best == forced.tokens[i]) continue;
+      ++misses;
+      if (forced.margin[i] > bound * forced.rms[i]) ++clear_misses;
+    }
+  }
+};
+
+}  // namespace ridgefill::golden

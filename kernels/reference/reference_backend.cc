@@ -1,5 +1,7 @@
 #include "kernels/reference/reference_backend.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -36,6 +38,9 @@ absl::Status OutOfMemory(absl::string_view what, int64_t bytes) {
       absl::StrCat("reference backend: ", what, " needs ", bytes, " bytes, which the host refused"));
 }
 
+// Refuses what the machine could never hold, before an allocator that aborts (a sanitizer's) is asked.
+bool Fits(int64_t bytes) { return bytes / sysconf(_SC_PAGESIZE) < sysconf(_SC_PHYS_PAGES); }
+
 }  // namespace
 
 ReferenceLinear::ReferenceLinear(const LinearSource& source)
@@ -70,7 +75,7 @@ absl::StatusOr<Tensor> ReferenceBackend::Allocate(DType dtype, absl::Span<const 
   if (dims.size() > kMaxRank) return BadArgs(absl::StrCat("allocate: rank ", dims.size()));
   TensorView view{nullptr, dtype, static_cast<int>(dims.size()), {}};
   std::copy(dims.begin(), dims.end(), view.dims.begin());
-  view.data = std::malloc(std::max<int64_t>(view.bytes(), 1));
+  if (Fits(view.bytes())) view.data = std::malloc(std::max<int64_t>(view.bytes(), 1));
   if (view.data == nullptr) return OutOfMemory(view.DebugString(), view.bytes());
   return Tensor(view, [](void* p) { std::free(p); });
 }
@@ -86,6 +91,7 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> ReferenceBackend::PackLinear(const
 
 absl::StatusOr<std::unique_ptr<KvCache>> ReferenceBackend::NewKvCache(const KvCacheSpec& spec) {
   RF_RETURN_IF_ERROR(Check(spec));
+  if (!Fits(spec.total_bytes())) return OutOfMemory("the KV cache", spec.total_bytes());
   try {
     return std::make_unique<ReferenceKvCache>(spec, options_.round_kv);
   } catch (const std::bad_alloc&) {

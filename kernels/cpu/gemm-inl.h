@@ -1,0 +1,228 @@
+// The register-tiled products behind Linear, Gram and attention. Included by kernels-inl.h only.
+//
+// A micro-kernel holds kTileRows x kTileVectors sums in registers and walks the depth once; every sum is one
+// chain over ascending depth. Tails take the same chain with fewer rows, so a row never sees which tile it is
+// in.
+
+namespace ridgefill::kernels::cpu::RF_ISA {
+
+inline constexpr int kTileRows = 6;
+inline constexpr int kTileVectors = kLanes == 16 ? 4 : 2;  // 24 of 32, or 12 of 16 registers hold sums
+inline constexpr int kTileColumns = kTileVectors * static_cast<int>(kLanes);
+// Up to here converting a panel to f32 first costs more than converting it on the way, once per tile.
+inline constexpr int64_t kDirectRows = 2 * kTileRows;
+
+HWY_INLINE V Low(V pairs) { return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::BitCast(U32(), pairs))); }
+HWY_INLINE V High(V pairs) {
+  return hn::BitCast(F32(), hn::And(hn::BitCast(U32(), pairs), hn::Set(U32(), 0xffff0000u)));
+}
+
+// A step takes kWords words of each row of x and one row of words of the panel.
+struct F32Step {  // one f32 of x; the panel is f32
+  static constexpr int kWords = 1, kDepth = 1;
+  static HWY_INLINE V Add(V sum, V x, V panel, int) { return hn::MulAdd(x, panel, sum); }
+};
+struct PairStep {  // two f32 of x; the panel is bf16 pairs
+  static constexpr int kWords = 2, kDepth = 2;
+  static HWY_INLINE V Add(V sum, V x, V panel, int word) {
+    return hn::MulAdd(x, word == 0 ? Low(panel) : High(panel), sum);
+  }
+};
+struct DotStep {  // one bf16 pair of x; the panel is bf16 pairs
+  static constexpr int kWords = 1, kDepth = 2;
+  static HWY_INLINE V Add(V sum, V x, V panel, int) {
+#if RF_DOT_BF16 == 1
+    return V{_mm512_dpbf16_ps(sum.raw, (__m512bh)hn::BitCast(I32(), x).raw,
+                              (__m512bh)hn::BitCast(I32(), panel).raw)};
+#else
+    return hn::MulAdd(Low(x), Low(panel), hn::MulAdd(High(x), High(panel), sum));
+#endif
+  }
+};
+
+// What the sums start from.
+enum class Start { kZero, kOld, kScaledOld };
+
+// One product of kRows rows with some columns. Row r of x starts x_row * r words after x; a step moves on by
+// x_step words and by panel_row words. `sums` is aligned to a vector.
+struct Operands {
+  const float* x = nullptr;
+  size_t x_row = 0;
+  size_t x_step = 1;
+  const float* panel = nullptr;
+  size_t panel_row = 0;
+  size_t steps = 0;
+  float* sums = nullptr;
+  size_t sums_row = 0;
+  const float* scale = nullptr;  // [rows], Start::kScaledOld only
+};
+
+template <class Step, Start kStart, int kRows, int kVectors>
+HWY_NOINLINE void Micro(const Operands& o) {
+  const F32 d;
+  V sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      sum[r][j] = hn::Zero(d);
+      if (kStart != Start::kZero) sum[r][j] = hn::Load(d, o.sums + r * o.sums_row + j * kLanes);
+      if (kStart == Start::kScaledOld) sum[r][j] = hn::Mul(sum[r][j], hn::Set(d, o.scale[r]));
+    }
+  }
+  const size_t x_row = o.x_row, x_step = o.x_step, panel_row = o.panel_row;
+  const float* x0 = o.x;
+  const float* x3 = x0 + 3 * x_row;  // two bases keep all row addresses in one addressing mode
+  const float* panel = o.panel;
+  for (size_t step = o.steps; step != 0; --step) {
+    V b[kVectors];
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) b[j] = hn::LoadU(d, panel + j * kLanes);
+#pragma GCC unroll 16
+    for (int word = 0; word < Step::kWords; ++word) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const V x = hn::Set(d, LoadWord<float>((r < 3 ? x0 + r * x_row : x3 + (r - 3) * x_row) + word));
+#pragma GCC unroll 16
+        for (int j = 0; j < kVectors; ++j) sum[r][j] = Step::Add(sum[r][j], x, b[j], word);
+      }
+    }
+    x0 += x_step;
+    x3 += x_step;
+    panel += panel_row;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) hn::Store(sum[r][j], d, o.sums + r * o.sums_row + j * kLanes);
+  }
+}
+
+template <class Step, Start kStart, int kVectors>
+HWY_INLINE void MicroRows(int rows, const Operands& o) {
+  switch (rows) {
+    case 1:
+      return Micro<Step, kStart, 1, kVectors>(o);
+    case 2:
+      return Micro<Step, kStart, 2, kVectors>(o);
+    case 3:
+      return Micro<Step, kStart, 3, kVectors>(o);
+    case 4:
+      return Micro<Step, kStart, 4, kVectors>(o);
+    case 5:
+      return Micro<Step, kStart, 5, kVectors>(o);
+    default:
+      return Micro<Step, kStart, 6, kVectors>(o);
+  }
+}
+
+// One tile of up to kTileRows rows with `columns` (a multiple of 16) columns.
+template <class Step, Start kStart>
+HWY_INLINE void MultiplyTile(int rows, int columns, Operands o) {
+  constexpr int kTailVectors = 16 / static_cast<int>(kLanes);
+  for (; columns >= kTileColumns; columns -= kTileColumns) {
+    MicroRows<Step, kStart, kTileVectors>(rows, o);
+    o.panel += kTileColumns;
+    o.sums += kTileColumns;
+  }
+  for (; columns > 0; columns -= 16) {
+    MicroRows<Step, kStart, kTailVectors>(rows, o);
+    o.panel += 16;
+    o.sums += 16;
+  }
+}
+
+// Rows of bf16 pairs [words][columns] to f32 [2 * words][columns]; columns is a multiple of 16.
+HWY_INLINE void PairsToF32(const uint32_t* pairs, int64_t words, int64_t columns, float* out) {
+  const U32 du;
+  for (int64_t w = 0; w < words; ++w) {
+    for (int64_t c = 0; c < columns; c += static_cast<int64_t>(kLanes)) {
+      const V both = hn::BitCast(F32(), hn::LoadU(du, pairs + w * columns + c));
+      hn::Store(Low(both), F32(), out + 2 * w * columns + c);
+      hn::Store(High(both), F32(), out + (2 * w + 1) * columns + c);
+    }
+  }
+}
+
+// Columns [0, columns) of some rows, padded with zeros to a panel.
+HWY_INLINE void CopyPanel(const float* from, int64_t stride, int64_t depth, int64_t columns, float* out) {
+  for (int64_t k = 0; k < depth; ++k) {
+    for (int64_t c = 0; c < kPanel; ++c) out[k * kPanel + c] = c < columns ? from[k * stride + c] : 0.0f;
+  }
+}
+
+template <class Step>
+HWY_INLINE void MultiplyRows(const GemmTask& t, int64_t depth_begin, Operands o) {
+  const size_t words_per_depth_inverse = Step::kDepth / Step::kWords;  // 2 for bf16 pairs of x, else 1
+  o.x = static_cast<const float*>(t.x) + depth_begin * t.x_depth_stride / words_per_depth_inverse;
+  o.x_row = static_cast<size_t>(t.x_row_stride) / words_per_depth_inverse;
+  o.x_step = static_cast<size_t>(t.x_depth_stride) * Step::kWords;
+  o.panel_row = kPanel;
+  o.sums = t.scratch + kDepthBlock * kPanel;
+  o.sums_row = kPanel;
+  o.steps /= Step::kDepth;
+  for (int64_t row = 0; row < t.rows; row += kTileRows) {
+    const int rows = static_cast<int>(HWY_MIN(t.rows - row, static_cast<int64_t>(kTileRows)));
+    if (depth_begin == 0) {
+      MultiplyTile<Step, Start::kZero>(rows, kPanel, o);
+    } else {
+      MultiplyTile<Step, Start::kOld>(rows, kPanel, o);
+    }
+    o.x += kTileRows * o.x_row;
+    o.sums += kTileRows * kPanel;
+  }
+}
+
+template <typename T>
+HWY_INLINE void WriteSums(const GemmTask& t) {
+  const F32 d;
+  const float* sums = t.scratch + kDepthBlock * kPanel;
+  for (int64_t r = 0; r < t.rows; ++r, sums += kPanel) {
+    T* y = static_cast<T*>(t.y) + r * t.y_stride;
+    int64_t c = 0;
+    for (; c + static_cast<int64_t>(kLanes) <= t.columns; c += kLanes) {
+      V v = hn::LoadU(d, sums + c);
+      if (t.bias != nullptr) v = hn::Add(v, hn::LoadU(d, t.bias + c));
+      if (t.accumulate) v = hn::Add(v, LoadAsF32(y + c));
+      StoreFromF32(v, y + c);
+    }
+    for (; c < t.columns; ++c) {
+      float v = sums[c];
+      if (t.bias != nullptr) v += t.bias[c];
+      if (t.accumulate) v += ScalarF32(y[c]);
+      ScalarStore(v, y + c);
+    }
+  }
+}
+
+inline void Gemm(const GemmTask& t) {
+  for (int64_t begin = 0; begin < t.depth; begin += kDepthBlock) {
+    const int64_t depth = HWY_MIN(t.depth - begin, static_cast<int64_t>(kDepthBlock));
+    Operands o;
+    o.steps = static_cast<size_t>(depth);
+    o.panel = t.scratch;
+    if (t.pairs == nullptr) {
+      CopyPanel(t.f32 + begin * t.f32_stride, t.f32_stride, depth, t.columns, t.scratch);
+      MultiplyRows<F32Step>(t, begin, o);
+      continue;
+    }
+    const uint32_t* pairs = t.pairs + begin / 2 * kPanel;
+    if (kDotBf16) {
+      o.panel = reinterpret_cast<const float*>(pairs);
+      MultiplyRows<DotStep>(t, begin, o);
+    } else if (t.rows <= kDirectRows) {
+      o.panel = reinterpret_cast<const float*>(pairs);
+      MultiplyRows<PairStep>(t, begin, o);
+    } else {
+      PairsToF32(pairs, depth / 2, kPanel, t.scratch);
+      MultiplyRows<F32Step>(t, begin, o);
+    }
+  }
+  if (t.y_is_bf16) {
+    WriteSums<uint16_t>(t);
+  } else {
+    WriteSums<float>(t);
+  }
+}
+
+}  // namespace ridgefill::kernels::cpu::RF_ISA

@@ -139,3 +139,17 @@ start decode
 start router --prefill_workers "${address[prefill]}" --decode_workers "${address[decode]}"
 for name in "${names[@]}"; do wait_ready "$name"; done
 for name in "${names[@]}"; do echo "ridgefill-$name on ${address[$name]}, metrics on 127.0.0.1:${metrics[$name]}"; done
+
+# About 8,000 tokens of a novel, then the question; greedy, so that the two answers differ by mode alone.
+ask() {
+  printf '\n-- %s\n' "$1"
+  "$bin/ridgefill" generate --target "${address[router]}" --mode "$1" --prompt_file "$work/prompt" --temperature 0 --max_tokens 64
+}
+
+step 'a question about a long document'
+{
+  head -c 33000 tests/data/corpus/heldout/katrine.txt
+  printf '\n\nQuestion: In two sentences, who is Katrine and what happens to her?\n'
+} >"$work/prompt"
+ask SPEED
+ask EXACT

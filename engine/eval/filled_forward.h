@@ -1,0 +1,61 @@
+// One document through the model with its late layers exact for the rows of a plan and filled for all others:
+// the steps of docs/method.md, "What happens to a prompt", without services, queues and frames.
+//
+// Call Lower once per document, then Late for each plan and fill to compare, then read. Not thread-safe; the
+// model and the fills must outlive it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/model/model.h"
+#include "engine/ridge/fill_plan.h"
+#include "engine/runtime/fill_pass.h"
+#include "engine/runtime/sequence_pass.h"
+
+namespace ridgefill::eval {
+
+class FilledForward {
+ public:
+  // Documents of up to max_tokens, in passes of up to chunk_rows rows.
+  static absl::StatusOr<std::unique_ptr<FilledForward>> Create(const model::Model& model, int split,
+                                                               int64_t max_tokens, int64_t chunk_rows);
+
+  // Layers [0, split) for all rows; keeps h_S.
+  absl::Status Lower(absl::Span<const int32_t> ids);
+  // ||h_S|| of the document's rows.
+  const std::vector<float>& norms() const { return norms_; }
+
+  // Layers [split, L): the plan's rows exactly, the others by `fill` (made for the same split; may be null
+  // when the plan fills nothing). plan.tokens is the document's length.
+  absl::Status Late(const ridge::FillPlan& plan, runtime::FillPass* fill);
+
+  // After Late, for a row of its plan's exact set. f32 [vocab].
+  absl::StatusOr<std::vector<float>> Logits(int64_t position);
+  // -log p(ids[position + 1]) for positions [begin, end), all of them exact rows of the plan.
+  absl::StatusOr<std::vector<double>> NextTokenNll(int64_t begin, int64_t end);
+
+ private:
+  FilledForward(const model::Model& model, int split, int64_t chunk_rows)
+      : model_(model), split_(split), chunk_rows_(chunk_rows) {}
+  absl::Status FillRows(absl::Span<const int32_t> rows, runtime::FillPass& fill);
+  absl::Status RunExactRows();
+  kernels::TensorView Chunk(int64_t rows) const { return chunk_.view().Rows(0, rows); }
+
+  const model::Model& model_;
+  const int split_;
+  const int64_t chunk_rows_;
+  std::unique_ptr<runtime::SequencePass> pass_;
+  kernels::Tensor h_split_;  // f32 [max_tokens, d]: h_S
+  kernels::Tensor chunk_;    // f32 [chunk, d]
+  kernels::Tensor late_;     // f32 [max_tokens, d]: row i left the last layer for exact_rows_[i]
+  kernels::Tensor logits_;   // f32 [slice, vocab]
+  std::vector<int32_t> ids_, exact_rows_;
+  std::vector<float> norms_;
+};
+
+}  // namespace ridgefill::eval

@@ -1,0 +1,113 @@
+// The figures that the method is judged by, on a real model, against those of a plain PyTorch version over
+// the same documents (tests/data/eval/quality_reference.json). Minutes of two cores, so only when asked for:
+//   RIDGEFILL_SLOW_TESTS=1 build/release/tests/quality_test
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "engine/base/file.h"
+#include "engine/eval/nll.h"
+#include "engine/fit/fit.h"
+#include "engine/formats/json.h"
+#include "engine/ridge/device_maps.h"
+#include "tests/engine/eval/smollm.h"
+
+namespace ridgefill {
+namespace {
+
+using testing_support::ListedWindows;
+
+class QualityTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::getenv("RIDGEFILL_SLOW_TESTS") == nullptr)
+      GTEST_SKIP() << "minutes long: set RIDGEFILL_SLOW_TESTS=1";
+    if (!testing_support::SmolLmIsThere()) GTEST_SKIP() << "no " << testing_support::SmolLmPath();
+    reference_ = formats::ParseJson(base::ReadFile("tests/data/eval/quality_reference.json").value()).value();
+    model_ = testing_support::LoadSmolLm();
+  }
+
+  std::string Out(const std::string& name) const { return testing::TempDir() + "/quality_test." + name; }
+
+  fit::FitResult Fit(const std::vector<fit::Document>& documents, int64_t held_out, int64_t rows,
+                     const std::string& out) {
+    std::filesystem::remove_all(out);
+    fit::FitOptions options;
+    options.split = 18;
+    options.rows = rows;
+    options.held_out_documents = held_out;
+    options.out = out;
+    const auto start = std::chrono::steady_clock::now();
+    options.progress = [&](const fit::FitProgress& p) {
+      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+      std::fprintf(stderr, "%8.1f s  %s %d/%d  %d tokens\n", elapsed.count(),
+                   std::string(fit::Name(p.stage)).c_str(), static_cast<int>(p.done),
+                   static_cast<int>(p.total), static_cast<int>(p.tokens));
+      return absl::OkStatus();
+    };
+    auto result = fit::FitMaps(*model_.model, model_.identity, documents, options);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *std::move(result) : fit::FitResult();
+  }
+
+  formats::Json reference_;
+  testing_support::SmolLm model_;
+};
+
+// The reference's own documents: 21 to fit, 6 held out.
+TEST_F(QualityTest, HeldOutErrorsAreWithinFivePercentOfTheReference) {
+  std::vector<fit::Document> documents = ListedWindows(*model_.tokenizer, "calibration", "held_out");
+  const int64_t held_out = static_cast<int64_t>(documents.size());
+  for (fit::Document& document : ListedWindows(*model_.tokenizer, "calibration", "fit")) {
+    documents.push_back(std::move(document));
+  }
+  const fit::FitResult result = Fit(documents, held_out, 1 << 20, Out("reference_documents"));
+  EXPECT_EQ(result.manifest.report.size(), 11u);
+  for (const ridge::LayerReport& r : result.manifest.report) {
+    const formats::Json& want = reference_["held_out"][std::to_string(r.layer)];
+    std::printf(
+        "layer %d  K cos %.4f (%.4f)  V err %.4f (%.4f)  identity %.4f (%.4f) %.4f (%.4f)  penalties %g %g "
+        "(%g %g)\n",
+        r.layer, r.k_cosine, want["K_cos"].get<double>(), r.v_error, want["V_err"].get<double>(),
+        r.identity_k_cosine, want["id_K_cos"].get<double>(), r.identity_v_error,
+        want["id_V_err"].get<double>(), r.k_penalty, r.v_penalty, want["lamK"].get<double>(),
+        want["lamV"].get<double>());
+    EXPECT_LE(1 - r.k_cosine, 1.05 * (1 - want["K_cos"].get<double>())) << "layer " << r.layer;
+    EXPECT_LE(r.v_error, 1.05 * want["V_err"].get<double>()) << "layer " << r.layer;
+  }
+}
+
+// Fitted as `ridgefill fit` does by default, judged on 16 documents of 4,096 tokens.
+TEST_F(QualityTest, PairedNllIsWithinTheReferenceInterval) {
+  const auto calibration = fit::LoadCorpus(*model_.tokenizer, "tests/data/corpus/calibration", {});
+  ASSERT_TRUE(calibration.ok()) << calibration.status();
+  Fit(*calibration, 4, 122880, Out("defaults"));
+  const auto set = ridge::MapSet::Load(Out("defaults"));
+  ASSERT_TRUE(set.ok()) << set.status();
+  const auto maps = ridge::DeviceMaps::Load(**set, *model_.backend).value();
+  for (const ridge::LayerReport& r : (*set)->manifest().report) {
+    std::printf("layer %d  K cos %.4f  V err %.4f  identity %.4f %.4f\n", r.layer, r.k_cosine, r.v_error,
+                r.identity_k_cosine, r.identity_v_error);
+  }
+  std::vector<std::vector<int32_t>> documents;
+  for (fit::Document& document : ListedWindows(*model_.tokenizer, "heldout", "nll")) {
+    documents.push_back(std::move(document.ids));
+  }
+  const auto report = eval::EvalNll(*model_.model, model_.identity, *maps, documents, {});
+  ASSERT_TRUE(report.ok()) << report.status();
+  std::printf("%s", eval::ToJsonLines(*report).c_str());
+  const formats::Json& want = reference_["paired_dnll"];
+  for (const eval::NllRun& run : report->runs) {
+    for (const eval::NllWindow& window : run.windows) {
+      const formats::Json& interval = want[std::string(eval::Name(run.fill))][window.name];
+      EXPECT_GE(window.delta.mean, interval[1].get<double>()) << eval::Name(run.fill) << " " << window.name;
+      EXPECT_LE(window.delta.mean, interval[2].get<double>()) << eval::Name(run.fill) << " " << window.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ridgefill

@@ -155,7 +155,7 @@ bool ReadLlama31(Reader& in, ChatFormat& format) {
   format.family = ChatFormat::Family::kLlama3;
   format.starts_with_bos = format.writes_dates = true;
   if (!in.Take("print bos_token")) return false;
-  format.date_is_today = in.Take("set date_string = strftime_now('%d %b %Y')");
+  format.date_is_today = in.Take("set date_string = strftime_now ('%d %b %Y')");
   if (format.date_is_today) format.date = std::string(kLlamaDate);
   if (!format.date_is_today && !in.TakeBetween("set date_string = '", "'", format.date)) return false;
   if (!in.TakeAll({"if messages[0].role == 'system'", "set system_message = messages[0].content | trim",
@@ -172,6 +172,24 @@ bool ReadLlama31(Reader& in, ChatFormat& format) {
               "text <|end_header_id|>\n\n", "print message.content | trim", "text <|eot_id|>", "endfor",
               "if add_generation_prompt", kLlamaPrompt, "endif"}) &&
          in.AtEnd();
+}
+
+// Whose template it looks like, for the error message only.
+constexpr std::pair<absl::string_view, absl::string_view> kOtherFamilies[] = {
+    {"<start_of_turn>", "Gemma"},
+    {"[INST]", "Mistral or Llama 2"},
+    {"<|channel|>", "gpt-oss"},
+    {"<think>", "a reasoning model"},
+    {"<|assistant|>", "Phi-3 or Zephyr"},
+    {"<|im_start|>", "a ChatML variant"},
+    {"<|start_header_id|>", "a Llama 3 variant"},
+};
+
+std::string FamilyHint(absl::string_view jinja) {
+  for (const auto& [marker, family] : kOtherFamilies) {
+    if (absl::StrContains(jinja, marker)) return absl::StrCat("it looks like that of ", family, ", and ");
+  }
+  return "";
 }
 
 absl::Status Unsupported(absl::string_view found) {
@@ -272,9 +290,11 @@ absl::StatusOr<ChatFormat> RecogniseChatTemplate(absl::string_view jinja) {
     if (read(reader, format)) return format;
     furthest = std::max(furthest, reader.position());
   }
-  return Unsupported(furthest == lines->size()
-                         ? std::string("it ends early")
-                         : absl::StrCat("it is not known from ", formats::Quote((*lines)[furthest]), " on"));
+  const std::string where =
+      furthest == lines->size()
+          ? std::string("it ends early")
+          : absl::StrCat("it is not known from ", formats::Quote((*lines)[furthest]), " on");
+  return Unsupported(absl::StrCat(FamilyHint(jinja), where));
 }
 
 absl::StatusOr<std::vector<ChatPiece>> RenderChat(const ChatFormat& format, absl::string_view bos_token,

@@ -89,10 +89,10 @@ bool IsName(absl::string_view text) {
 std::vector<Token> WithDots(std::vector<Token> in) {
   std::vector<Token> out;
   for (size_t i = 0; i < in.size(); ++i) {
-    const bool subscript = i > 0 && i + 2 < in.size() && in[i].text == "[" &&
+    const bool subscript = !out.empty() && i + 2 < in.size() && in[i].text == "[" &&
                            in[i].kind == Token::kOperator && in[i + 1].kind == Token::kString &&
                            IsName(in[i + 1].text) && in[i + 2].text == "]" &&
-                           (in[i - 1].kind == Token::kWord || in[i - 1].text == "]");
+                           (out.back().kind == Token::kWord || out.back().text == "]");
     if (!subscript) {
       out.push_back(std::move(in[i]));
       continue;

@@ -142,17 +142,32 @@ std::string Digest(const TokenizerSpec& spec, const std::vector<std::string>& to
   return out.Finish();
 }
 
+// What an added token matches, and decodes to.
+absl::StatusOr<std::string> MatchedText(const TokenizerSpec& spec, const AddedToken& token) {
+  if (token.normalized && spec.normalizer == NormalizerKind::kNfc) return NormalizeNfc(token.content);
+  return token.content;
+}
+
 absl::StatusOr<AddedTokenSet> MakeSet(const TokenizerSpec& spec, bool normalized) {
   std::vector<AddedToken> tokens;
   absl::flat_hash_set<std::string> contents;
   for (AddedToken token : spec.added) {
     if (token.normalized != normalized) continue;
-    if (normalized && spec.normalizer == NormalizerKind::kNfc) {
-      RF_ASSIGN_OR_RETURN(token.content, NormalizeNfc(token.content));
-    }
+    RF_ASSIGN_OR_RETURN(token.content, MatchedText(spec, token));
     if (contents.insert(token.content).second) tokens.push_back(std::move(token));
   }
   return AddedTokenSet::Create(std::move(tokens));
+}
+
+absl::StatusOr<std::vector<std::string>> TokenBytesOf(const TokenizerSpec& spec) {
+  std::vector<std::string> out;
+  out.reserve(spec.vocab.size());
+  for (const std::string& token : spec.vocab) out.push_back(ByteLevelToBytes(token).value_or(token));
+  for (const AddedToken& token : spec.added) {
+    RF_ASSIGN_OR_RETURN(const std::string text, MatchedText(spec, token));
+    out[token.id] = ByteLevelToBytes(text).value_or(text);
+  }
+  return out;
 }
 
 }  // namespace
@@ -227,9 +242,7 @@ Tokenizer::~Tokenizer() = default;
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(TokenizerSpec spec) {
   RF_RETURN_IF_ERROR(CompleteVocab(spec));
   RF_RETURN_IF_ERROR(CheckIds(spec));
-  std::vector<std::string> token_bytes;
-  token_bytes.reserve(spec.vocab.size());
-  for (const std::string& token : spec.vocab) token_bytes.push_back(ByteLevelToBytes(token).value_or(token));
+  RF_ASSIGN_OR_RETURN(std::vector<std::string> token_bytes, TokenBytesOf(spec));
   std::vector<bool> special(spec.vocab.size());
   for (const AddedToken& token : spec.added) special[token.id] = token.special;
   RF_ASSIGN_OR_RETURN(AddedTokenSet raw_added, MakeSet(spec, /*normalized=*/false));

@@ -1,0 +1,259 @@
+#include "tests/engine/runtime/tiny_models.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/check.h"
+#include "engine/base/rng.h"
+#include "engine/cache/block_pool.h"
+#include "engine/runtime/host_bytes.h"
+
+namespace ridgefill::runtime {
+namespace {
+
+using kernels::DType;
+using kernels::Phase;
+using kernels::TensorView;
+
+constexpr char kCheckpoint[] = "tests/data/golden/tiny/llama";
+
+void Ok(const absl::Status& status) {
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  RF_CHECK(status.ok());
+}
+
+template <typename T>
+T Ok(absl::StatusOr<T> value) {
+  Ok(value.status());
+  return *std::move(value);
+}
+
+// A sequence alone in a cache of its own.
+class Plain {
+ public:
+  Plain(const model::Model& model, int64_t tokens)
+      : model_(model), backend_(model.backend()), stream_(backend_.NewStream()) {
+    const model::ModelConfig& config = model.config();
+    blocks_.resize(cache::BlocksFor(tokens));
+    // Not the order that a pool would give: a result must not depend on where blocks lie.
+    for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i] = static_cast<int32_t>(blocks_.size() - 1 - i);
+    kernels::KvCacheSpec spec{config.layers, static_cast<int64_t>(blocks_.size()), config.heads_kv,
+                              config.head_dim};
+    cache_ = Ok(backend_.NewKvCache(spec));
+    workspace_ = Ok(model.NewWorkspace(tokens));
+  }
+
+  kernels::Tensor New(DType dtype, int64_t rows, int64_t columns) {
+    return Ok(backend_.Allocate(dtype, {rows, columns}));
+  }
+  kernels::Tensor Embed(const std::vector<int32_t>& tokens) {
+    const int64_t rows = static_cast<int64_t>(tokens.size());
+    kernels::Tensor ids = Ok(backend_.Allocate(DType::kI32, {rows}));
+    kernels::Tensor hidden = New(DType::kF32, rows, model_.config().hidden);
+    Ok(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(tokens)), ids.view()));
+    Ok(model_.Embed(*stream_, ids.view(), hidden.view()));
+    return hidden;
+  }
+  std::unique_ptr<kernels::Batch> Batch(const std::vector<int32_t>& positions, Phase phase) {
+    const kernels::SequenceRows rows{0, static_cast<int64_t>(positions.size()), blocks_};
+    return Ok(backend_.NewBatch({positions, absl::MakeConstSpan(&rows, 1), phase}, &model_.rope()));
+  }
+  void Forward(const std::vector<int32_t>& positions, const TensorView& hidden, int begin, int end,
+               Phase phase) {
+    const auto batch = Batch(positions, phase);
+    model::ForwardArgs args;
+    args.batch = batch.get();
+    args.cache = cache_.get();
+    args.phase = phase;
+    args.hidden = hidden;
+    args.layer_begin = begin;
+    args.layer_end = end;
+    args.workspace = workspace_.get();
+    Ok(model_.Forward(*stream_, args));
+  }
+  void Fill(const PlainFill& fill, const TensorView& hidden) {
+    const int64_t rows = fill.plan.tail_begin;
+    std::vector<int32_t> positions(rows);
+    std::iota(positions.begin(), positions.end(), 0);
+    const auto batch = Batch(positions, Phase::kPrompt);
+    const int split = fill.maps->manifest().split;
+    kernels::Tensor kv = New(DType::kF32, rows, 2LL * model_.config().kv_width());
+    for (int layer = split; layer < model_.config().layers; ++layer) {
+      if (layer == split) {
+        Ok(model_.ProjectKv(*stream_, *workspace_, layer, hidden.Rows(0, rows), kv.view()));
+      } else {
+        Ok(fill.maps->Apply(*stream_, layer, hidden.Rows(0, rows), kv.view()));
+      }
+      Ok(model_.WriteKv(*stream_, layer, kv.view(), *batch, *cache_));
+    }
+  }
+  kernels::Tensor Gather(const TensorView& x, const std::vector<int32_t>& index) {
+    kernels::Tensor ids = Ok(backend_.Allocate(DType::kI32, {static_cast<int64_t>(index.size())}));
+    kernels::Tensor out = New(DType::kF32, static_cast<int64_t>(index.size()), x.dim(1));
+    Ok(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(index)), ids.view()));
+    Ok(backend_.GatherRows(*stream_, {x, ids.view(), out.view()}));
+    return out;
+  }
+  std::vector<float> Floats(const TensorView& x) {
+    std::vector<float> out(x.elements());
+    Ok(backend_.CopyToHost(*stream_, x, HostBytes(absl::MakeSpan(out))));
+    return out;
+  }
+  std::vector<float> Logits(const TensorView& hidden, Phase phase) {
+    kernels::Tensor logits = New(DType::kF32, hidden.dim(0), model_.config().vocab);
+    Ok(model_.Logits(*stream_, *workspace_, phase, hidden, logits.view()));
+    return Floats(logits.view());
+  }
+  std::vector<float> RowNorms(const TensorView& hidden) {
+    kernels::Tensor norms = Ok(backend_.Allocate(DType::kF32, {hidden.dim(0)}));
+    Ok(backend_.RowNorm(*stream_, {hidden, norms.view()}));
+    return Floats(norms.view());
+  }
+
+ private:
+  const model::Model& model_;
+  kernels::Backend& backend_;
+  std::unique_ptr<kernels::Stream> stream_;
+  std::vector<int32_t> blocks_;
+  std::unique_ptr<kernels::KvCache> cache_;
+  std::unique_ptr<model::Workspace> workspace_;
+};
+
+// The likeliest token, ties to the lower id.
+sampling::SampleResult Greedy(absl::Span<const float> logits) {
+  sampling::SampleResult result;
+  for (size_t id = 1; id < logits.size(); ++id) {
+    if (logits[id] > logits[result.token]) result.token = static_cast<int32_t>(id);
+  }
+  const sampling::Logprobs logprobs = Ok(sampling::ComputeLogprobs(logits, result.token, 20));
+  result.logprob = logprobs.logprob;
+  result.top_logprobs = logprobs.top;
+  return result;
+}
+
+std::vector<int32_t> AllPositions(size_t count) {
+  std::vector<int32_t> positions(count);
+  std::iota(positions.begin(), positions.end(), 0);
+  return positions;
+}
+
+std::vector<float> PromptLogprobs(const std::vector<float>& logits, const std::vector<int32_t>& tokens,
+                                  int vocab) {
+  std::vector<float> out;
+  for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+    const absl::Span<const float> row(logits.data() + i * vocab, vocab);
+    out.push_back(Ok(sampling::ComputeLogprobs(row, tokens[i + 1], 0)).logprob);
+  }
+  return out;
+}
+
+}  // namespace
+
+TinyModel::TinyModel(int layer_end) : backend_(kernels::MakeReferenceBackend()) {
+  const auto source = Ok(model::WeightSource::Open(kCheckpoint));
+  model::LoadOptions options;
+  options.layer_end = layer_end;
+  model_ = Ok(model::Model::Load(*source, *backend_, options));
+}
+
+Hello TinyModel::MakeHello(const std::string& maps_digest) const {
+  Hello hello;
+  hello.model = {"tiny", "llama", "tiny dimensions", "tokenizer digest", "weights digest"};
+  hello.maps_digest = maps_digest;
+  hello.cache_layout = CacheLayout(model_->config());
+  return hello;
+}
+
+std::unique_ptr<ridge::DeviceMaps> TinyModel::RandomMaps(int split, float outlier_threshold) const {
+  const model::ModelConfig& config = model_->config();
+  ridge::MapSetManifest manifest;
+  manifest.model = MakeHello().model;
+  manifest.layers = config.layers;
+  manifest.hidden = config.hidden;
+  manifest.kv_width = config.kv_width();
+  manifest.split = split;
+  manifest.outlier_threshold = outlier_threshold;
+  base::Rng rng(split);
+  std::vector<ridge::LayerMap> maps;
+  for (int layer = split + 1; layer < config.layers; ++layer) {
+    ridge::LayerMap map{layer, std::vector<float>(2LL * config.kv_width() * config.hidden),
+                        std::vector<float>(2LL * config.kv_width())};
+    for (float& w : map.weight) w = static_cast<float>(rng.NextDouble() - 0.5);
+    for (float& b : map.bias) b = static_cast<float>(rng.NextDouble() - 0.5);
+    maps.push_back(std::move(map));
+  }
+  const std::string folder = absl::StrCat(testing::TempDir(), "/runtime_maps.", getpid(), ".", split);
+  Ok(ridge::SaveMapSet(folder, manifest, maps));
+  const auto set = Ok(ridge::MapSet::Load(folder));
+  auto device = Ok(ridge::DeviceMaps::Load(*set, *backend_));
+  std::filesystem::remove_all(folder);
+  return device;
+}
+
+std::vector<int32_t> RandomTokens(uint64_t seed, int64_t count, int vocab) {
+  base::Rng rng(seed);
+  std::vector<int32_t> tokens(count);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(rng.NextBelow(vocab));
+  return tokens;
+}
+
+void ExpectSame(const Answer& got, const Answer& want) {
+  EXPECT_EQ(got.prompt_logprobs, want.prompt_logprobs);
+  ASSERT_EQ(got.tokens.size(), want.tokens.size());
+  for (size_t i = 0; i < want.tokens.size(); ++i) {
+    ASSERT_EQ(got.tokens[i].token, want.tokens[i].token) << "token " << i;
+    ASSERT_EQ(got.tokens[i].logprob, want.tokens[i].logprob) << "token " << i;
+    ASSERT_EQ(got.tokens[i].top_logprobs.size(), want.tokens[i].top_logprobs.size());
+    for (size_t j = 0; j < want.tokens[i].top_logprobs.size(); ++j) {
+      ASSERT_EQ(got.tokens[i].top_logprobs[j].token, want.tokens[i].top_logprobs[j].token);
+      ASSERT_EQ(got.tokens[i].top_logprobs[j].logprob, want.tokens[i].top_logprobs[j].logprob);
+    }
+  }
+}
+
+Answer PlainAnswer(const TinyModel& tiny, const std::vector<int32_t>& tokens, int64_t max_tokens,
+                   const PlainFill* fill) {
+  const int layers = tiny.layers(), vocab = tiny.vocab();
+  const int64_t prompt = static_cast<int64_t>(tokens.size());
+  Plain plain(tiny.model(), prompt + max_tokens);
+  Answer answer;
+  kernels::Tensor hidden = plain.Embed(tokens);
+  std::vector<float> last;
+  if (fill == nullptr) {
+    plain.Forward(AllPositions(prompt), hidden.view(), 0, layers, Phase::kPrompt);
+    const std::vector<float> logits = plain.Logits(hidden.view(), Phase::kPrompt);
+    answer.prompt_logprobs = PromptLogprobs(logits, tokens, vocab);
+    last.assign(logits.end() - vocab, logits.end());
+  } else {
+    const int split = fill->maps->manifest().split;
+    plain.Forward(AllPositions(prompt), hidden.view(), 0, split, Phase::kPrompt);
+    plain.Fill(*fill, hidden.view());
+    const std::vector<int32_t> rows = fill->plan.ExactRows();
+    kernels::Tensor exact = plain.Gather(hidden.view(), rows);
+    plain.Forward(rows, exact.view(), split, layers, Phase::kPrompt);
+    last = plain.Logits(exact.view().Rows(exact.view().dim(0) - 1, 1), Phase::kPrompt);
+  }
+  answer.tokens.push_back(Greedy(last));
+  while (static_cast<int64_t>(answer.tokens.size()) < max_tokens) {
+    const int32_t position = static_cast<int32_t>(prompt + answer.tokens.size() - 1);
+    kernels::Tensor row = plain.Embed({answer.tokens.back().token});
+    plain.Forward({position}, row.view(), 0, layers, Phase::kDecode);
+    answer.tokens.push_back(Greedy(plain.Logits(row.view(), Phase::kDecode)));
+  }
+  return answer;
+}
+
+std::vector<float> PlainRowNorms(const TinyModel& tiny, const std::vector<int32_t>& tokens, int split) {
+  Plain plain(tiny.model(), static_cast<int64_t>(tokens.size()));
+  kernels::Tensor hidden = plain.Embed(tokens);
+  plain.Forward(AllPositions(tokens.size()), hidden.view(), 0, split, Phase::kPrompt);
+  return plain.RowNorms(hidden.view());
+}
+
+}  // namespace ridgefill::runtime

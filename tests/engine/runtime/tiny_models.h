@@ -1,0 +1,55 @@
+// The tiny llama checkpoint on the reference backend, random maps for it, and plain forwards that know
+// nothing of engines, splits, chunks or pieces: what the engines' answers are held against, bit for bit.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/model/model.h"
+#include "engine/ridge/device_maps.h"
+#include "engine/runtime/decode_engine.h"
+#include "engine/runtime/kv_frame.h"
+#include "engine/sampling/sampler.h"
+
+namespace ridgefill::runtime {
+
+class TinyModel {
+ public:
+  // Layers [0, layer_end); -1: all and the head.
+  explicit TinyModel(int layer_end = -1);
+
+  const model::Model& model() const { return *model_; }
+  int layers() const { return model_->config().layers; }
+  int vocab() const { return model_->config().vocab; }
+  // Random maps for `split`, through a map set on disk. A threshold that makes some rows outliers.
+  std::unique_ptr<ridge::DeviceMaps> RandomMaps(int split, float outlier_threshold = 0.0f) const;
+  Hello MakeHello(const std::string& maps_digest = "") const;
+
+ private:
+  std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<model::Model> model_;
+};
+
+std::vector<int32_t> RandomTokens(uint64_t seed, int64_t count, int vocab);
+
+// An answer with everything that floating point can tell: log-probabilities of the 20 likeliest of each step.
+struct Answer {
+  std::vector<sampling::SampleResult> tokens;
+  std::vector<float> prompt_logprobs;
+};
+// Equal in every bit.
+void ExpectSame(const Answer& got, const Answer& want);
+
+struct PlainFill {
+  const ridge::DeviceMaps* maps = nullptr;
+  ridge::FillPlan plan;
+};
+// One pass over all rows of all layers, then greedy decode alone. With `fill`: the method of docs/method.md
+// section 1 on whole tensors.
+Answer PlainAnswer(const TinyModel& tiny, const std::vector<int32_t>& tokens, int64_t max_tokens,
+                   const PlainFill* fill = nullptr);
+// ||h_S|| of every row.
+std::vector<float> PlainRowNorms(const TinyModel& tiny, const std::vector<int32_t>& tokens, int split);
+
+}  // namespace ridgefill::runtime

@@ -1,0 +1,91 @@
+// A prefill engine and a decode engine with a transport between them, on the tiny model.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/check.h"
+#include "engine/base/status.h"
+#include "tests/engine/runtime/collector.h"
+#include "tests/engine/runtime/direct_transport.h"
+#include "tests/engine/runtime/tiny_models.h"
+
+namespace ridgefill::runtime {
+
+inline std::string ReasonOf(const absl::Status& status) {
+  if (status.ok()) return "OK";
+  const auto detail = base::GetErrorDetail(status);
+  return detail ? detail->reason : status.ToString();
+}
+
+// Loaded once a test program.
+inline const TinyModel& Tiny() {
+  static const TinyModel* const tiny = new TinyModel();
+  return *tiny;
+}
+
+struct TrioOptions {
+  PrefillEngineOptions prefill{.chunk_tokens = 64, .context_tokens = 512, .frame_bytes = 16 << 10};
+  DecodeEngineOptions decode{.context_tokens = 512, .cache_blocks = 64, .piece_tokens = 48};
+  DirectOptions transport;
+  const ridge::DeviceMaps* maps = nullptr;
+};
+
+class Trio {
+ public:
+  explicit Trio(const TrioOptions& options = {}) : clock_(base::MakeSystemClock()) {
+    const Hello hello = Tiny().MakeHello();
+    auto prefill = PrefillEngine::Create(Tiny().model(), options.maps, hello, *clock_, options.prefill);
+    if (!prefill.ok()) std::fprintf(stderr, "%s\n", prefill.status().ToString().c_str());
+    prefill_ = *std::move(prefill);
+    directory_ =
+        std::make_unique<DirectDirectory>(std::make_shared<DirectSource>(*prefill_, options.transport));
+    auto decode = DecodeEngine::Create(Tiny().model(), hello, directory_.get(), *clock_, options.decode);
+    if (!decode.ok()) std::fprintf(stderr, "%s\n", decode.status().ToString().c_str());
+    decode_ = *std::move(decode);
+  }
+  ~Trio() {
+    StopDecode();
+    if (prefill_ != nullptr) RF_CHECK(prefill_->Drain(absl::Now() + absl::Seconds(60)));
+  }
+
+  PrefillEngine& prefill() { return *prefill_; }
+  DecodeEngine& decode() { return *decode_; }
+  void StopDecode() { decode_.reset(); }
+  void StopPrefill() { prefill_.reset(); }
+
+  Submitted Start(DecodeCall call) {
+    absl::StatusOr<Submitted> submitted = Submit(*decode_, std::move(call));
+    if (!submitted.ok()) std::fprintf(stderr, "%s\n", submitted.status().ToString().c_str());
+    return *submitted;
+  }
+  // The whole answer, which must come without an error.
+  Answer Run(DecodeCall call, StartedEvent* started = nullptr) {
+    const Submitted submitted = Start(std::move(call));
+    const FinishedEvent end = submitted.out->Wait();
+    if (!end.status.ok()) std::fprintf(stderr, "%s\n", end.status.ToString().c_str());
+    RF_CHECK(end.status.ok());
+    if (started != nullptr) *started = *submitted.out->started();
+    return submitted.out->answer();
+  }
+  // Both engines at rest with every block free.
+  bool AllFree() {
+    for (int i = 0; i < 1000; ++i) {
+      const DecodeStats d = decode_->Stats();
+      const PrefillStats p = prefill_->Stats();
+      if (d.blocks_free == d.blocks_total && p.blocks_free == p.blocks_total && p.queued + p.running == 0)
+        return true;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return false;
+  }
+
+ private:
+  std::unique_ptr<base::Clock> clock_;
+  std::unique_ptr<PrefillEngine> prefill_;
+  std::unique_ptr<DirectDirectory> directory_;
+  std::unique_ptr<DecodeEngine> decode_;
+};
+
+}  // namespace ridgefill::runtime

@@ -9,6 +9,9 @@
 namespace ridgefill::kernels::cpu::RF_ISA {
 
 inline constexpr float kMasked = -__builtin_inff();
+// Rows whose softmax is done together, between their two products: several tiles, so that the latency of a
+// row's maximum hides behind the other rows.
+inline constexpr int kScoreRows = 4 * kTileRows;
 using ActivationStep =
     std::conditional_t<kDotBf16, DotStep, PairStep>;  // on bf16 panels as they lie in the cache
 
@@ -39,7 +42,7 @@ HWY_INLINE AttentionState Prepare(const AttentionTask& t) {
   s.out = Take<float>(scratch, static_cast<int64_t>(s.n) * t.v_columns);
   s.sum = Take<float>(scratch, static_cast<int64_t>(s.n) * 16);
   s.q = Take<float>(scratch, static_cast<int64_t>(s.n) * t.head_dim);
-  s.peak = Take<float>(scratch, s.n);
+  s.peak = Take<float>(scratch, s.n + 16);  // read in whole vectors
   const int64_t group_bytes = static_cast<int64_t>(t.group) * t.head_dim * kActivationBytes;
   for (int64_t r = 0; r < t.rows; ++r) {
     __builtin_memcpy(reinterpret_cast<char*>(s.q) + r * group_bytes,
@@ -47,15 +50,15 @@ HWY_INLINE AttentionState Prepare(const AttentionTask& t) {
   }
   for (int64_t i = 0; i < static_cast<int64_t>(s.n) * t.v_columns; ++i) s.out[i] = 0;
   for (int64_t i = 0; i < static_cast<int64_t>(s.n) * 16; ++i) s.sum[i] = 0;
-  for (int i = 0; i < s.n; ++i) s.peak[i] = kMasked;
+  for (int i = 0; i < s.n + 16; ++i) s.peak[i] = kMasked;
   return s;
 }
 
 // Some rows' scores of one block, and what turns them into weights.
 struct ScoreTile {
-  alignas(64) float scores[kTileRows][kPanel];  // then the weights: f32, or bf16 pairs in the first half
-  alignas(64) float top[16];                    // new maximum of each row
-  alignas(64) float rescale[16];                // factor for what a row has gathered so far
+  alignas(64) float scores[kScoreRows][kPanel];  // then the weights: f32, or bf16 pairs in a row's first half
+  alignas(64) float top[32];                     // new maximum of each row
+  alignas(64) float rescale[32];                 // factor for what a row has gathered so far
   int rows = 0;
 };
 
@@ -86,12 +89,12 @@ HWY_INLINE void MaskAndMax(const AttentionTask& t, int64_t block, int first, Sco
 // Moves the running maxima on and gives the factor for the old output.
 HWY_INLINE void Advance(float scale, float* peak, ScoreTile& tile) {
   const F32 d;
-  alignas(64) float old[16];
-  for (int r = 0; r < 16; ++r) old[r] = r < tile.rows ? peak[r] : 0.0f;
-  const V before = hn::Load(d, old);
-  const V after = hn::Max(before, hn::Mul(hn::Load(d, tile.top), hn::Set(d, scale)));
-  hn::Store(after, d, tile.top);
-  hn::Store(Exp2(hn::Sub(before, after)), d, tile.rescale);
+  for (int r = 0; r < tile.rows; r += static_cast<int>(kLanes)) {
+    const V before = hn::LoadU(d, peak + r);
+    const V after = hn::Max(before, hn::Mul(hn::Load(d, tile.top + r), hn::Set(d, scale)));
+    hn::Store(after, d, tile.top + r);
+    hn::Store(Exp2(hn::Sub(before, after)), d, tile.rescale + r);
+  }
   for (int r = 0; r < tile.rows; ++r) peak[r] = tile.top[r];
 }
 
@@ -113,35 +116,58 @@ HWY_INLINE void ScoresToWeights(float scale, float* sum, ScoreTile& tile) {
   }
 }
 
-// Adds one block to rows [first, first + tile.rows) of the task.
+// Scores of rows [first, first + tile.rows) with one block's tokens.
 template <class Step>
-HWY_INLINE void AddBlock(const AttentionTask& t, const AttentionState& s, int64_t block, int first,
-                         const float* k, const float* v, ScoreTile& tile) {
-  const float scale = t.scale * 1.44269504088896340736f;
-  constexpr int kPerWord = Step::kDepth / Step::kWords;
+HWY_INLINE void Score(const AttentionTask& t, const AttentionState& s, int first, const float* k,
+                      ScoreTile& tile) {
   Operands o;
-  o.x_row = static_cast<size_t>(t.head_dim / kPerWord);
-  o.x = s.q + first * o.x_row;
+  o.x_row = static_cast<size_t>(t.head_dim * Step::kWords / Step::kDepth);
   o.x_step = Step::kWords;
   o.panel = k;
   o.panel_row = kPanel;
   o.steps = static_cast<size_t>(t.head_dim / Step::kDepth);
-  o.sums = tile.scores[0];
   o.sums_row = kPanel;
-  MultiplyTile<Step, Start::kZero>(tile.rows, kPanel, o);
-  MaskAndMax(t, block, first, tile);
-  Advance(scale, s.peak + first, tile);
-  ScoresToWeights(scale, s.sum + first * 16, tile);
-  const int64_t tokens = HWY_MIN(Visible(t, block, first + tile.rows - 1), static_cast<int64_t>(kPanel));
-  o.x = tile.scores[0];
+  for (int r = 0; r < tile.rows; r += kTileRows) {
+    o.x = s.q + static_cast<size_t>(first + r) * o.x_row;
+    o.sums = tile.scores[r];
+    MultiplyTile<Step, Start::kZero>(HWY_MIN(tile.rows - r, kTileRows), kPanel, o);
+  }
+}
+
+// Adds the weighted V of one block to the same rows' outputs.
+template <class Step>
+HWY_INLINE void Gather(const AttentionTask& t, const AttentionState& s, int64_t block, int first,
+                       const float* v, const ScoreTile& tile) {
+  Operands o;
   o.x_row = kPanel;
+  o.x_step = Step::kWords;
   o.panel = v;
   o.panel_row = static_cast<size_t>(t.v_columns);
-  o.steps = static_cast<size_t>((tokens + Step::kDepth - 1) / Step::kDepth);
-  o.sums = s.out + first * t.v_columns;
   o.sums_row = static_cast<size_t>(t.v_columns);
-  o.scale = tile.rescale;
-  MultiplyTile<Step, Start::kScaledOld>(tile.rows, t.v_columns, o);
+  for (int r = 0; r < tile.rows; r += kTileRows) {
+    const int rows = HWY_MIN(tile.rows - r, kTileRows);
+    const int64_t tokens = HWY_MIN(Visible(t, block, first + r + rows - 1), static_cast<int64_t>(kPanel));
+    o.x = tile.scores[r];
+    o.steps = static_cast<size_t>((tokens + Step::kDepth - 1) / Step::kDepth);
+    o.sums = s.out + static_cast<int64_t>(first + r) * t.v_columns;
+    o.scale = tile.rescale + r;
+    MultiplyTile<Step, Start::kScaledOld>(rows, t.v_columns, o);
+  }
+}
+
+// Adds one block to rows [first, s.n) of the task; each of their tiles sees some of it.
+template <class Step>
+HWY_INLINE void AddBlock(const AttentionTask& t, const AttentionState& s, int64_t block, int first,
+                         const float* k, const float* v, ScoreTile& tile) {
+  const float scale = t.scale * 1.44269504088896340736f;  // to base 2
+  for (; first < s.n; first += kScoreRows) {
+    tile.rows = HWY_MIN(s.n - first, kScoreRows);
+    Score<Step>(t, s, first, k, tile);
+    MaskAndMax(t, block, first, tile);
+    Advance(scale, s.peak + first, tile);
+    ScoresToWeights(scale, s.sum + first * 16, tile);
+    Gather<Step>(t, s, block, first, v, tile);
+  }
 }
 
 // V pairs of a block that the task sees only in part: the unseen half of the last pair may hold anything, and
@@ -167,15 +193,13 @@ HWY_INLINE void AttendBlock(const AttentionTask& t, const AttentionState& s, int
     PairsToF32(k, t.head_dim / 2, kPanel, s.k);
     PairsToF32(v, (tokens + 1) / 2, t.v_columns, s.v);
   }
-  for (int first = 0; first < s.n; first += kTileRows) {
-    tile.rows = HWY_MIN(s.n - first, kTileRows);
-    if (Visible(t, block, first + tile.rows - 1) <= 0) continue;
-    if (direct) {
-      AddBlock<ActivationStep>(t, s, block, first, reinterpret_cast<const float*>(k),
-                               reinterpret_cast<const float*>(v), tile);
-    } else {
-      AddBlock<F32Step>(t, s, block, first, s.k, s.v, tile);
-    }
+  int first = 0;
+  while (Visible(t, block, HWY_MIN(first + kTileRows, s.n) - 1) <= 0) first += kTileRows;
+  if (direct) {
+    AddBlock<ActivationStep>(t, s, block, first, reinterpret_cast<const float*>(k),
+                             reinterpret_cast<const float*>(v), tile);
+  } else {
+    AddBlock<F32Step>(t, s, block, first, s.k, s.v, tile);
   }
 }
 

@@ -74,6 +74,7 @@ HWY_NOINLINE void Micro(const Operands& o) {
   const float* x0 = o.x;
   const float* x3 = x0 + 3 * x_row;  // two bases keep all row addresses in one addressing mode
   const float* panel = o.panel;
+#pragma GCC unroll 4
   for (size_t step = o.steps; step != 0; --step) {
     V b[kVectors];
 #pragma GCC unroll 16

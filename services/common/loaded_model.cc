@@ -29,9 +29,10 @@ absl::Status CheckMemory(const LoadModelOptions& options, const model::ModelConf
   MemoryNeed need;
   const bool all = layers == config.layers;
   need.parts.emplace_back("weights", ParameterCount(config, layers, all) * ParameterBytes(options.backend));
-  const int64_t context_blocks =
-      (options.kv_cache_tokens + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
-  need.parts.emplace_back("KV cache", (options.kv_memory_mb << 20) + context_blocks * BlockBytes(config));
+  const int64_t context = options.context_tokens > 0 ? options.context_tokens : config.context;
+  const int64_t context_blocks = (context + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
+  need.parts.emplace_back("KV cache", (options.kv_memory_mb << 20) +
+                                          options.kv_cache_contexts * context_blocks * BlockBytes(config));
   if (maps != nullptr) {
     const auto& manifest = maps->manifest();
     const int64_t rows = manifest.folded ? 2 * manifest.kv_width : manifest.hidden;

@@ -34,9 +34,9 @@ struct LoadModelOptions {
   bool lower_layers_only = false;  // needs a map set
   bool for_prompt = true;
   bool for_decode = true;
-  int64_t context_tokens = 0;   // 0: the model's
-  int64_t kv_memory_mb = 0;     // of all KV caches ...
-  int64_t kv_cache_tokens = 0;  // ... plus room for this many times `context_tokens`
+  int64_t context_tokens = 0;  // 0: the model's
+  int64_t kv_memory_mb = 0;    // of all KV caches ...
+  int kv_cache_contexts = 0;   // ... plus room for so many prompts of `context_tokens`
 };
 
 // Destroyed in reverse order: maps and model before their backend.

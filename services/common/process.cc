@@ -4,7 +4,8 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <initializer_list>
+#include <cstdio>
+#include <string>
 
 namespace ridgefill::common {
 namespace {
@@ -37,6 +38,12 @@ int ShutdownSignal::Wait() {
   }
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   return number;
+}
+
+int ExitCode(absl::string_view program, const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s: %s\n", std::string(program).c_str(), std::string(status.message()).c_str());
+  return 1;
 }
 
 }  // namespace ridgefill::common

@@ -60,6 +60,11 @@ void SetUp(const ServerOptions& options, grpc::ServerBuilder& builder) {
 
 }  // namespace
 
+ServerOptions MakeServerOptions(const config::v1::ListenConfig& listen, std::vector<grpc::Service*> services,
+                                std::vector<std::string> health_names) {
+  return {listen.address(), listen.max_message_mb(), std::move(services), std::move(health_names)};
+}
+
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -81,6 +86,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 void ServeUntilSignal(ShutdownSignal& signal, Server& server, absl::Duration drain_time,
                       const std::function<void(absl::Time)>& drain) {
   server.SetServing(true);
+  base::Log(base::Severity::kInfo, "serving", {{"port", int64_t{server.port()}}});
   const int number = signal.Wait();
   const absl::Time deadline = absl::Now() + drain_time;
   base::Log(base::Severity::kInfo, "draining", {{"signal", int64_t{number}}});

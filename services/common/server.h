@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "ridgefill/config/v1/config.pb.h"
 #include "services/common/process.h"
 
 namespace grpc {
@@ -24,6 +25,9 @@ struct ServerOptions {
   std::vector<grpc::Service*> services;   // borrowed; must outlive the server
   std::vector<std::string> health_names;  // full service names, beside "" for the whole server
 };
+
+ServerOptions MakeServerOptions(const config::v1::ListenConfig& listen, std::vector<grpc::Service*> services,
+                                std::vector<std::string> health_names);
 
 // Thread-safe. The destructor cancels what still runs.
 class Server {

@@ -1,0 +1,83 @@
+#include "services/router/service.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/status.h"
+#include "services/common/status.h"
+#include "services/router/generate_call.h"
+
+namespace ridgefill::router {
+namespace {
+
+// Runs `work` off gRPC's threads and finishes the call with its status. Request and response live until then.
+grpc::ServerUnaryReactor* InPool(WorkPool& pool, grpc::CallbackServerContext* context,
+                                 std::function<absl::Status()> work) {
+  auto* reactor = context->DefaultReactor();
+  if (!pool.Post([reactor, work = std::move(work)] { reactor->Finish(common::ToGrpcStatus(work())); })) {
+    reactor->Finish(
+        common::ToGrpcStatus(base::Error(absl::StatusCode::kResourceExhausted, "ROUTER_BUSY",
+                                         "too many calls wait for the tokenizer; try again later")));
+  }
+  return reactor;
+}
+
+void Describe(const Core& core, v1::ModelInfo& out) {
+  out.set_name(core.limits.model);
+  out.set_architecture(core.architecture);
+  out.set_chat(core.chat);
+  const auto decode = core.decode.Example();
+  const int64_t worker_context = decode.has_value() ? decode->context_tokens : core.limits.context_tokens;
+  out.set_context_tokens(std::min(core.limits.context_tokens, worker_context));
+  out.add_modes(v1::FILL_MODE_AUTO);
+  out.add_modes(v1::FILL_MODE_EXACT);
+  const auto prefill = core.prefill.Example();
+  if (!prefill.has_value() || prefill->prefill.split == 0) return;
+  if (!core.policy.forbid_filled) out.add_modes(v1::FILL_MODE_SPEED);
+  out.set_split(prefill->prefill.split);
+  out.set_tail(core.policy.tail > 0 ? core.policy.tail : prefill->prefill.tail_default);
+  out.set_maps_digest(prefill->maps_digest);
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationServiceImpl::Generate(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  return GenerateCall::Start(core_, context, request);
+}
+
+grpc::ServerUnaryReactor* GenerationServiceImpl::Tokenize(grpc::CallbackServerContext* context,
+                                                          const v1::TokenizeRequest* request,
+                                                          v1::TokenizeResponse* response) {
+  return InPool(core_.pool, context, [this, request, response]() -> absl::Status {
+    RF_RETURN_IF_ERROR(CheckModelName(request->model(), core_.limits));
+    RF_ASSIGN_OR_RETURN(const auto ids, EncodeInput(*request, *core_.tokenizer, core_.limits));
+    response->mutable_ids()->Add(ids.begin(), ids.end());
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* GenerationServiceImpl::Detokenize(grpc::CallbackServerContext* context,
+                                                            const v1::DetokenizeRequest* request,
+                                                            v1::DetokenizeResponse* response) {
+  return InPool(core_.pool, context, [this, request, response]() -> absl::Status {
+    RF_RETURN_IF_ERROR(CheckModelName(request->model(), core_.limits));
+    RF_RETURN_IF_ERROR(CheckIds("ids", request->ids(), core_.tokenizer->vocab_size()));
+    RF_ASSIGN_OR_RETURN(*response->mutable_text(), core_.tokenizer->Decode(request->ids()));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* GenerationServiceImpl::ListModels(grpc::CallbackServerContext* context,
+                                                            const v1::ListModelsRequest*,
+                                                            v1::ListModelsResponse* response) {
+  Describe(core_, *response->add_models());
+  auto* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+}  // namespace ridgefill::router

@@ -1,0 +1,84 @@
+#include "services/router/split_policy.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
+
+namespace ridgefill::router {
+namespace {
+
+using ridge::FillDecision;
+using ridge::Mode;
+
+absl::Status CheckAsked(const PolicyOptions& options, const PromptFacts& prompt,
+                        const PrefillFacts& prefill) {
+  if (prompt.mode == Mode::kQuality) {
+    return base::Error(absl::StatusCode::kUnimplemented, "MODE_QUALITY",
+                       "mode QUALITY is not available yet; use EXACT, SPEED or AUTO");
+  }
+  if (prompt.mode != Mode::kSpeed) return absl::OkStatus();
+  if (options.forbid_filled) {
+    return base::Error(absl::StatusCode::kFailedPrecondition, "MODE_FORBIDDEN",
+                       "the operator forbids filled modes; use EXACT or AUTO");
+  }
+  if (prompt.prompt_logprobs) {
+    return base::FieldError("logprobs.prompt", "PROMPT_LOGPROBS_EXACT_ONLY",
+                            "prompt log-probabilities need mode EXACT or AUTO, got SPEED");
+  }
+  if (prefill.split == 0) {
+    return base::Error(
+        absl::StatusCode::kFailedPrecondition, "NO_MAPS",
+        "mode SPEED needs a prefill worker with a map set and there is none; use EXACT or AUTO");
+  }
+  return absl::OkStatus();
+}
+
+// Why the prompt must run EXACT; empty when it may be filled.
+std::string WhyExact(const PolicyOptions& options, const PromptFacts& prompt, const PrefillFacts& prefill,
+                     int tail) {
+  const bool automatic = prompt.mode == Mode::kAuto;
+  if (prompt.mode == Mode::kExact) return "REQUESTED";
+  if (prompt.prompt_logprobs) return "PROMPT_LOGPROBS";
+  if (options.forbid_filled) return "OPERATOR";
+  if (prefill.split == 0) return "NO_MAPS";
+  if (prompt.tokens < tail + prefill.min_bulk) return "SHORT_PROMPT";
+  if (automatic && prompt.tokens < options.auto_min_tokens) return "BELOW_AUTO_MIN";
+  return "";
+}
+
+FillDecision Exact(const PolicyOptions& options, const PromptFacts& prompt, const PrefillFacts& prefill,
+                   const std::string& reason) {
+  FillDecision decision;
+  decision.mode = Mode::kExact;
+  decision.reason = reason;
+  decision.split = prefill.split;
+  if (prefill.layers == 0 || prompt.prompt_logprobs || prompt.uncached <= options.local_max_tokens) {
+    decision.local = true;
+    if (prefill.layers == 0) decision.reason = "NO_PREFILL_WORKERS";
+    if (prompt.uncached <= options.local_max_tokens) decision.reason = "LOCAL";
+    return decision;
+  }
+  const bool whole = prefill.loaded_layers >= prefill.layers;
+  decision.late_pass = whole ? ridge::LatePassAt::kPrefill : ridge::LatePassAt::kDecode;
+  return decision;
+}
+
+}  // namespace
+
+absl::StatusOr<FillDecision> Decide(const PolicyOptions& options, const PromptFacts& prompt,
+                                    const PrefillFacts& prefill) {
+  RF_RETURN_IF_ERROR(CheckAsked(options, prompt, prefill));
+  const int tail = std::max(options.tail > 0 ? options.tail : prefill.tail_default, prefill.tail_minimum);
+  const std::string why_exact = WhyExact(options, prompt, prefill, tail);
+  if (!why_exact.empty()) return Exact(options, prompt, prefill, why_exact);
+  FillDecision decision;
+  decision.mode = Mode::kSpeed;
+  decision.split = prefill.split;
+  decision.tail = tail;
+  decision.reason = prompt.mode == Mode::kAuto ? "LONG_PROMPT" : "REQUESTED";
+  return decision;
+}
+
+}  // namespace ridgefill::router

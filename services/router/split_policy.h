@@ -1,0 +1,42 @@
+// How one prompt is prefilled: a pure function of the request, the operator's limits and what the prefill
+// worker holds (docs/architecture.md, "Rules that settle questions").
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "engine/ridge/fill_plan.h"
+
+namespace ridgefill::router {
+
+struct PolicyOptions {
+  int64_t auto_min_tokens = 2048;  // AUTO runs SPEED from here on
+  int64_t local_max_tokens = 256;  // uncached tokens up to which decode prefills by itself
+  bool forbid_filled = false;
+  int tail = 0;  // 0: the map set's
+};
+
+struct PromptFacts {
+  ridge::Mode mode = ridge::Mode::kAuto;  // as the request asks
+  int64_t tokens = 0;
+  int64_t uncached = 0;  // tokens that no cache holds
+  bool prompt_logprobs = false;
+};
+
+// What the prefill worker said about itself. Without any worker: all zero.
+struct PrefillFacts {
+  int layers = 0;         // of the model; 0: there is no prefill worker
+  int loaded_layers = 0;  // layers [0, loaded_layers)
+  int split = 0;          // of its map set; 0: no maps
+  int tail_default = 0, tail_minimum = 0;
+  int min_bulk = 0;
+};
+
+// FAILED_PRECONDITION (MODE_FORBIDDEN, NO_MAPS), INVALID_ARGUMENT (PROMPT_LOGPROBS_EXACT_ONLY), UNIMPLEMENTED
+// (MODE_QUALITY). The decision's reason: REQUESTED, LONG_PROMPT, or why the prompt runs EXACT although more
+// was possible: SHORT_PROMPT, NO_MAPS, BELOW_AUTO_MIN, OPERATOR, PROMPT_LOGPROBS; LOCAL where decode
+// prefills, NO_PREFILL_WORKERS where it must.
+absl::StatusOr<ridge::FillDecision> Decide(const PolicyOptions& options, const PromptFacts& prompt,
+                                           const PrefillFacts& prefill);
+
+}  // namespace ridgefill::router

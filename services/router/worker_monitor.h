@@ -1,0 +1,52 @@
+// Asks every worker now and then for its health (grpc.health.v1) and its load, and tells Placement.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "services/router/placement.h"
+
+namespace grpc {
+class Channel;
+}
+
+namespace ridgefill::router {
+
+struct MonitorOptions {
+  absl::Duration interval = absl::Milliseconds(250);
+  absl::Duration timeout = absl::Seconds(2);  // a worker that has not answered by then is not serving
+  std::string tokenizer_digest;               // a worker with another one is never used
+};
+
+// Owns one thread. Checks of one worker never overlap; one that is slow or gone does not delay the others.
+class WorkerMonitor {
+ public:
+  explicit WorkerMonitor(MonitorOptions options);
+  ~WorkerMonitor();  // waits for the checks under way
+
+  // Before Start. `channels` in the order of the placement's workers; `placement` must outlive the monitor.
+  void WatchPrefill(Placement& placement, std::vector<std::shared_ptr<grpc::Channel>> channels);
+  void WatchDecode(Placement& placement, std::vector<std::shared_ptr<grpc::Channel>> channels);
+  // Returns when every worker has been asked once, or after the timeout. `every_round` is called once a
+  // round.
+  void Start(std::function<void()> every_round);
+
+ private:
+  class Target;
+  void Loop();
+
+  const MonitorOptions options_;
+  std::vector<std::unique_ptr<Target>> targets_;
+  std::function<void()> every_round_;
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace ridgefill::router

@@ -140,16 +140,35 @@ start router --prefill_workers "${address[prefill]}" --decode_workers "${address
 for name in "${names[@]}"; do wait_ready "$name"; done
 for name in "${names[@]}"; do echo "ridgefill-$name on ${address[$name]}, metrics on 127.0.0.1:${metrics[$name]}"; done
 
-# About 8,000 tokens of a novel, then the question; greedy, so that the two answers differ by mode alone.
-ask() {
-  printf '\n-- %s\n' "$1"
-  "$bin/ridgefill" generate --target "${address[router]}" --mode "$1" --prompt_file "$work/prompt" --temperature 0 --max_tokens 64
+# The router looks for its workers four times a second; its first answer shows that it has found them.
+wait_answer() {
+  for _ in {1..50}; do
+    generate --prompt Hello --max_tokens 1 >"$work/answer" 2>&1 && return
+    sleep 0.1
+  done
+  cat "$work/answer" >&2
+  fail 'the router gives no answer'
 }
 
+# Greedy, so that two answers to one prompt differ by mode alone.
+generate() { "$bin/ridgefill" generate --target "${address[router]}" --temperature 0 "$@" </dev/null; }
+
+ask() {
+  printf '\n-- %s\n' "$1"
+  generate --mode "$1" --prompt_file "$work/prompt" --max_tokens 64 2>"$work/$1" ||
+    { cat "$work/$1" >&2; fail "no answer in mode $1"; }
+  cat "$work/$1"
+}
+
+ttft() { sed -n 's/.*time to first token \([0-9.]* s\).*/\1/p' "$work/$1"; }
+
 step 'a question about a long document'
+wait_answer
 {
-  head -c 33000 tests/data/corpus/heldout/katrine.txt
+  head -c 33000 tests/data/corpus/heldout/katrine.txt # about 8,000 tokens
   printf '\n\nQuestion: In two sentences, who is Katrine and what happens to her?\n'
 } >"$work/prompt"
-ask SPEED
 ask EXACT
+ask SPEED
+
+printf '\ntime to first token: EXACT %s, SPEED %s\n' "$(ttft EXACT)" "$(ttft SPEED)"

@@ -43,6 +43,9 @@ CLI = """
         exec(order.read_text())
     with open(pathlib.Path("STUBS", "calls"), "a") as calls:
         print(command, flags.get("--mode", ""), file=calls)
+    if command == "generate":
+        print("She is a girl.")
+        print("[time to first token 1.500 s = admission 0.1]", file=sys.stderr)
     if command == "fit":
         out = pathlib.Path(flags["--out"])
         out.mkdir()
@@ -120,10 +123,11 @@ class Quickstart(unittest.TestCase):
         for _ in range(2):
             code, out, err = self.run_script()
             self.assertEqual(code, 0, out + err)
-        asked = [call for call in self.calls() if call.startswith("generate")]
+            self.assertIn("time to first token: EXACT 1.500 s, SPEED 1.500 s\n", out)
+            self.assertEqual(out.count("She is a girl."), 2)
         self.assertEqual(self.calls().count("fit "), 1)
-        self.assertIn("generate EXACT", asked)
-        self.assertIn("generate SPEED", asked)
+        for mode in ("EXACT", "SPEED"):
+            self.assertEqual(self.calls().count(f"generate {mode}"), 2)
 
     def test_bad_arguments(self):
         self.assert_fails(self.run_script("--port", "70000"), "--port must be in 1..65530, got '70000'")
@@ -153,9 +157,13 @@ class Quickstart(unittest.TestCase):
         self.order("ridgefill-decode", "maps: layer.19 is damaged")
         self.assert_fails(self.run_script(), "ridgefill-decode stopped at start", "maps: layer.19 is damaged")
 
-    def test_answer_that_fails(self):
+    def test_router_without_workers(self):
         self.order("generate", "sys.exit('UNAVAILABLE: no worker')")
-        self.assert_fails(self.run_script(), "UNAVAILABLE: no worker")
+        self.assert_fails(self.run_script(), "UNAVAILABLE: no worker", "the router gives no answer")
+
+    def test_answer_that_fails(self):
+        self.order("generate", "if '--mode' in flags: sys.exit('INTERNAL: lost')")
+        self.assert_fails(self.run_script(), "INTERNAL: lost", "no answer in mode EXACT")
 
     def test_interrupt(self):
         self.order("generate", "pathlib.Path('STUBS/asked').touch(); time.sleep(60)".replace("STUBS", str(self.stubs)))

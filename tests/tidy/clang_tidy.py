@@ -106,12 +106,13 @@ def main():
 
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for path, complaints in zip(todo, pool.map(lambda path: check(build, path), todo)):
-            if complaints:
+        running = {pool.submit(check, build, path): mark for path, mark in todo.items()}
+        for done in concurrent.futures.as_completed(running):
+            if done.result():
                 failed += 1
-                print(complaints, flush=True)
+                print(done.result(), flush=True)
             else:
-                todo[path].touch()
+                running[done].touch()
     prune()
     print(f"clang-tidy: {failed} of {len(sources)} files with complaints")
     return 1 if failed or not sources else 0

@@ -1,107 +1,129 @@
+// `ridgefill bench`: flags, output, and the prompts.
 #include "services/cli/bench.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
+#include <iterator>
+#include <memory>
 
-#include "absl/strings/str_cat.h"
-#include "engine/base/status.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "engine/base/rng.h"
+#include "nlohmann/json.hpp"
 
 namespace ridgefill::cli {
-namespace {
 
-constexpr char kProse[] =
-    "The harbour lay quiet under a thin fog when the first boats came in, and the men who had waited on the "
-    "quay since "
-    "before dawn began to call to each other across the water. Nobody spoke of the night that had passed. "
-    "Baskets were "
-    "handed up, ropes were made fast, and a boy with a lantern went from boat to boat and wrote down in a "
-    "small book what "
-    "each had brought. By the time the sun stood over the roofs the market was full: women from the upper "
-    "town bargained "
-    "over herring and mackerel, a cart with two grey horses stood in everybody's way, and an old man sold "
-    "bread from a "
-    "window as he had done for forty years. ";
-
-}  // namespace
-
-absl::StatusOr<std::vector<ridge::Mode>> ParseModes(const std::vector<std::string>& names) {
-  std::vector<ridge::Mode> modes;
-  for (const std::string& name : names) {
-    if (name == "EXACT") {
-      modes.push_back(ridge::Mode::kExact);
-    } else if (name == "SPEED") {
-      modes.push_back(ridge::Mode::kSpeed);
-    } else {
-      return base::FieldError("--modes", "MODE_UNKNOWN", absl::StrCat("'", name, "'; allowed: EXACT, SPEED"));
-    }
-  }
-  return modes;
-}
-
-absl::StatusOr<std::vector<int32_t>> BenchPrompt(const tokenizer::Tokenizer& tokenizer, int64_t tokens) {
-  RF_ASSIGN_OR_RETURN(const std::vector<int32_t> prose, tokenizer.Encode(kProse, {.add_special = false}));
-  std::vector<int32_t> prompt(tokens);
-  for (int64_t i = 0; i < tokens; ++i) prompt[i] = prose[i % prose.size()];
-  return prompt;
-}
-
-void PrintLine(const BenchLine& line) {
-  std::vector<absl::Duration> runs = line.runs;
-  std::sort(runs.begin(), runs.end());
-  const absl::Duration median = runs[runs.size() / 2];
-  nlohmann::ordered_json json;
-  json["bench"] = line.bench;
-  json["model"] = line.model;
-  json["mode"] = line.mode;
-  json["split"] = line.split;
-  json["tail"] = line.tail;
-  json["prompt_tokens"] = line.prompt_tokens;
-  json["batch"] = line.batch;
-  json["ms_median"] = absl::ToDoubleMilliseconds(median);
-  json["ms_min"] = absl::ToDoubleMilliseconds(runs.front());
-  json["tokens_per_s"] = static_cast<double>(line.tokens) / absl::ToDoubleSeconds(median);
-  json["threads"] = line.threads;
-  json["isa"] = line.isa;
-  std::printf("%s\n", json.dump().c_str());
+void Print(BenchLine line) {
+  std::sort(line.ms.begin(), line.ms.end());
+  const size_t half = line.ms.size() / 2;
+  const double median = line.ms.size() % 2 == 1 ? line.ms[half] : (line.ms[half - 1] + line.ms[half]) / 2;
+  const auto round = [](double x) { return std::stod(absl::StrFormat("%.4g", x)); };
+  const nlohmann::ordered_json out = {{"bench", line.bench},
+                                      {"model", line.model},
+                                      {"mode", line.mode},
+                                      {"split", line.split},
+                                      {"tail", line.tail},
+                                      {"prompt_tokens", line.prompt_tokens},
+                                      {"batch", line.batch},
+                                      {"ms_median", round(median)},
+                                      {"ms_min", round(line.ms.front())},
+                                      {"tokens_per_s", round(1000 * line.tokens / median)},
+                                      {"threads", line.threads},
+                                      {"isa", line.isa}};
+  std::printf("%s\n", out.dump().c_str());
   std::fflush(stdout);
 }
 
-absl::StatusOr<common::LoadedModel> LoadForBench(const std::string& home, const BenchFlags& flags,
-                                                 bool for_decode) {
-  const int64_t longest = *std::max_element(flags.lengths.begin(), flags.lengths.end());
-  const int most = for_decode ? *std::max_element(flags.batches.begin(), flags.batches.end()) : 1;
-  common::LoadModelOptions load;
-  load.home = home;
-  load.source = flags.model.source;
-  load.backend = flags.model.backend;
-  load.for_decode = for_decode;
-  load.context_tokens = longest + (for_decode ? flags.generate : 0);
-  load.kv_cache_contexts = most + 2;
-  return common::LoadModel(load);
+std::string BenchText(int words, uint64_t seed) {
+  static constexpr absl::string_view kWords[] = {
+      "the",    "of",    "and",   "to",    "in",    "a",     "is",    "that",  "for",    "it",    "as",
+      "was",    "with",  "be",    "by",    "on",    "not",   "he",    "this",  "are",    "or",    "his",
+      "from",   "at",    "which", "but",   "have",  "an",    "had",   "they",  "you",    "were",  "their",
+      "one",    "all",   "we",    "can",   "her",   "has",   "there", "been",  "if",     "more",  "when",
+      "will",   "would", "who",   "so",    "water", "house", "river", "light", "number", "state", "school",
+      "night",  "story", "music", "stone", "field", "green", "early", "small", "large",  "open",  "carry",
+      "follow", "learn", "write", "build", "reach", "hold"};
+  base::Rng rng(seed);
+  std::string text;
+  int until_stop = 12;
+  for (int i = 0; i < words; ++i) {
+    const auto word = kWords[rng.NextBelow(std::size(kWords))];
+    text.append(text.empty() ? "" : " ").append(word.data(), word.size());
+    if (--until_stop > 0) continue;
+    text += ".";
+    until_stop = 6 + static_cast<int>(rng.NextBelow(14));
+  }
+  return text;
 }
 
-absl::StatusOr<ridge::FillDecision> BenchDecision(const common::LoadedModel& model, const BenchFlags& flags,
-                                                  ridge::Mode mode, int64_t tokens) {
-  ridge::FillDecision decision;
-  decision.mode = mode;
-  decision.reason = "REQUESTED";
-  if (mode == ridge::Mode::kExact) {
-    decision.late_pass = ridge::LatePassAt::kPrefill;
-    return decision;
+namespace {
+
+void AddBenchFlags(CLI::App& command, BenchFlags& flags) {
+  command.add_option("--lengths", flags.lengths, "Prompt lengths in tokens")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("N,...");
+  command.add_option("--modes", flags.modes, "EXACT, SPEED")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("MODE,...");
+  command.add_option("--reps", flags.reps, "Repetitions, after one that does not count")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  flags.model.AddTo(command);
+}
+
+void AddOne(CLI::App& bench, const char* name, const char* description, Run& run,
+            absl::Status (*what)(const BenchFlags&, const Environment&)) {
+  CLI::App* const command = bench.add_subcommand(name, description);
+  const auto flags = std::make_shared<BenchFlags>();
+  AddBenchFlags(*command, *flags);
+  if (what == &BenchTtft) {
+    command
+        ->add_option("--target", flags->target,
+                     "A running router or `ridgefill serve`; without it all runs here")
+        ->type_name("HOST:PORT");
   }
-  if (model.maps == nullptr) {
-    return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
-                       "mode SPEED needs a map set: give --maps or fit one with `ridgefill fit`");
+  if (what == &BenchPrefill) {
+    command->add_option("--tail", flags->tail, "Rows of the tail in SPEED (default: the map set's)")
+        ->type_name("T");
   }
-  decision.split = model.maps->manifest().split;
-  decision.tail = flags.tail > 0 ? flags.tail : model.maps->manifest().tail_default;
-  if (tokens < decision.tail + model.maps->manifest().min_bulk) {
-    return base::FieldError("--lengths", "SHORT_PROMPT",
-                            absl::StrCat(tokens, " tokens are too few to fill; SPEED needs at least ",
-                                         decision.tail + model.maps->manifest().min_bulk));
+  if (what == &BenchDecode) {
+    flags->lengths = {512};
+    command->add_option("--batches", flags->batches, "Requests that generate together")
+        ->capture_default_str()
+        ->delimiter(',')
+        ->type_name("B,...");
+    command->add_option("--tokens", flags->tokens, "Tokens that each generates")
+        ->capture_default_str()
+        ->type_name("N");
   }
-  return decision;
+  command->callback([flags, what, &run] {
+    run = [flags, what](const Environment& environment) { return what(*flags, environment); };
+  });
+}
+
+}  // namespace
+
+void AddBench(CLI::App& app, Run& run) {
+  CLI::App* const bench = app.add_subcommand("bench", "Measure speed; prints JSON lines");
+  bench->require_subcommand(1);
+  bench->footer(
+      "Each line: bench, model, mode, split, tail, prompt_tokens, batch, ms_median, ms_min, tokens_per_s, "
+      "threads, isa.\n"
+      "Modes take turns within a repetition, so that a change of the machine's pace meets all of them.\n\n"
+      "Examples\n"
+      "  ridgefill bench ttft --model smollm2-135m-instruct --lengths 2048,8000 --modes EXACT,SPEED --reps "
+      "5\n"
+      "  ridgefill bench ttft --target 127.0.0.1:7400 --lengths 8000\n"
+      "  ridgefill bench prefill --model smollm2-135m-instruct --lengths 2048 --modes EXACT\n"
+      "  ridgefill bench decode --model smollm2-135m-instruct --batches 1,8");
+  AddOne(*bench, "ttft", "Time to first token through the services, as a client sees it", run, &BenchTtft);
+  AddOne(*bench, "prefill", "A prompt through the prefill engine, frames taken and dropped", run,
+         &BenchPrefill);
+  AddOne(*bench, "decode", "Tokens out of the decode engine", run, &BenchDecode);
 }
 
 }  // namespace ridgefill::cli

@@ -1,9 +1,5 @@
-// The `ridgefill` program: one file per subcommand, each registering itself on the CLI11 app that main.cc
-// makes.
-//
-// Results go to stdout (JSON lines or text), everything else (progress, logs) to stderr. A command's error is
-// printed as one line that names what was wrong; the exit status is 1 then, 2 for arguments that CLI11
-// refuses.
+// The subcommands of `ridgefill`. Each Add...() defines one with its flags; `run` becomes what the chosen one
+// does.
 #pragma once
 
 #include <functional>
@@ -18,23 +14,27 @@ class App;
 
 namespace ridgefill::cli {
 
-struct Context {
+struct Environment {
   std::string home;  // common::HomeFolder()
-  // The chosen subcommand; main runs it after parsing.
-  std::function<absl::Status()> run;
 };
+using Run = std::function<absl::Status(const Environment&)>;
 
-void AddServe(CLI::App& app, Context& context);
-void AddGenerate(CLI::App& app, Context& context);
-void AddFit(CLI::App& app, Context& context);
-void AddInspect(CLI::App& app, Context& context);
-void AddBench(CLI::App& app, Context& context);
+void AddServe(CLI::App& app, Run& run);
+void AddGenerate(CLI::App& app, Run& run);
+void AddFit(CLI::App& app, Run& run);
+void AddInspect(CLI::App& app, Run& run);
+void AddBench(CLI::App& app, Run& run);
 
-// --model, --maps, --threads, --backend, --isa: the same words on every subcommand.
+// The flags of commands that load a model into their own process.
 struct ModelFlags {
-  config::v1::ModelSourceConfig source;
-  config::v1::BackendConfig backend;
+  std::string model, maps, backend = "cpu", isa;
+  int threads = 0;
+  int64_t context_tokens = 0;
+  int64_t kv_memory_mb = 0;
+
+  void AddTo(CLI::App& app);
+  // The three services in one process, listening nowhere.
+  config::v1::ServeConfig ToServeConfig() const;
 };
-void AddModelFlags(CLI::App& command, ModelFlags& flags);
 
 }  // namespace ridgefill::cli

@@ -1,6 +1,5 @@
-// ridgefill: serve, generate, fit, inspect, bench.
+// ridgefill: everything in one program.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <cstdlib>
 
 #include "services/cli/command.h"
@@ -11,23 +10,28 @@ int main(int argc, char** argv) {
   using namespace ridgefill;
   common::TuneMalloc();
   CLI::App app(
-      "RidgeFill Serve: inference for long prompts. The upper layers' K and V of most prompt rows come from "
-      "a ridge\n"
-      "regression instead of the layers themselves; every request may ask for EXACT instead.\n\n"
-      "Models and map sets are found by path, or by name under $RIDGEFILL_HOME (default ~/.cache/ridgefill).",
-      "ridgefill");
+      "ridgefill: language models with ridge-filled prefill. Long prompts run the whole model only for their "
+      "last rows "
+      "and a few outliers; the rest runs the lower layers, and fitted maps supply the late layers' K and V.");
+  app.name("ridgefill");
   app.require_subcommand(1);
-  app.set_version_flag("--version", RIDGEFILL_VERSION);
-  cli::Context context;
-  context.home = common::HomeFolder(std::getenv("RIDGEFILL_HOME"), std::getenv("HOME"));
-  cli::AddServe(app, context);
-  cli::AddGenerate(app, context);
-  cli::AddFit(app, context);
-  cli::AddInspect(app, context);
-  cli::AddBench(app, context);
-  CLI11_PARSE(app, argc, argv);
-  const absl::Status status = context.run();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "ridgefill: %s\n", std::string(status.message()).c_str());
-  return 1;
+  app.get_formatter()->column_width(34);
+  app.footer(
+      "Environment\n"
+      "  RIDGEFILL_HOME   where models and map sets are kept by name (default: ~/.cache/ridgefill)\n\n"
+      "`ridgefill COMMAND --help` describes a command. The same three services as separate programs:\n"
+      "ridgefill-router, ridgefill-prefill, ridgefill-decode.");
+  cli::Run run;
+  cli::AddServe(app, run);
+  cli::AddGenerate(app, run);
+  cli::AddFit(app, run);
+  cli::AddInspect(app, run);
+  cli::AddBench(app, run);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
+  const std::string home = common::HomeFolder(std::getenv("RIDGEFILL_HOME"), std::getenv("HOME"));
+  return common::ExitCode("ridgefill", run({home}));
 }

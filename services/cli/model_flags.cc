@@ -3,33 +3,48 @@
 #include "services/cli/command.h"
 
 namespace ridgefill::cli {
-namespace {
 
-// CLI11 stores into variables; messages have setters.
-template <typename Value>
-void Bind(CLI::App& command, const char* name, std::function<void(const Value&)> set, const char* type,
-          const char* help) {
-  command.add_option_function<Value>(name, std::move(set), help)->type_name(type);
+void ModelFlags::AddTo(CLI::App& app) {
+  const char* const group = "Model";
+  app.add_option("--model", model,
+                 "A .gguf file, a Hugging Face folder, or a name under $RIDGEFILL_HOME/models")
+      ->type_name("MODEL")
+      ->group(group);
+  app.add_option("--maps", maps,
+                 "Map set; default: $RIDGEFILL_HOME/maps/<model name> if there is one; `none`: no maps")
+      ->type_name("FOLDER")
+      ->group(group);
+  app.add_option("--backend", backend, "cpu, cuda or reference")
+      ->capture_default_str()
+      ->type_name("KIND")
+      ->group(group);
+  app.add_option("--threads", threads,
+                 "Threads of the cpu backend (default: every core that the process may use)")
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--isa", isa, "avx2, avx512 or avx512_bf16 (default: the best this machine has)")
+      ->type_name("NAME")
+      ->group(group);
+  app.add_option("--context_tokens", context_tokens,
+                 "Longest prompt plus answer (default: the model's context)")
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--kv_memory_mb", kv_memory_mb, "Memory for the KV cache (default 1024)")
+      ->type_name("N")
+      ->group(group);
 }
 
-}  // namespace
-
-void AddModelFlags(CLI::App& command, ModelFlags& flags) {
-  Bind<std::string>(
-      command, "--model,-m", [&flags](const std::string& v) { flags.source.set_model(v); }, "NAME|PATH",
-      "A .gguf file, a Hugging Face folder, or a name under $RIDGEFILL_HOME/models");
-  Bind<std::string>(
-      command, "--maps", [&flags](const std::string& v) { flags.source.set_maps(v); }, "NAME|PATH|none",
-      "Map set; default: $RIDGEFILL_HOME/maps/<model name> if there is one");
-  Bind<std::string>(
-      command, "--backend", [&flags](const std::string& v) { flags.backend.set_kind(v); }, "KIND",
-      "cpu (default), cuda or reference");
-  Bind<int>(
-      command, "--threads", [&flags](const int& v) { flags.backend.set_threads(v); }, "N",
-      "CPU threads; default: every core that the process may use");
-  Bind<std::string>(
-      command, "--isa", [&flags](const std::string& v) { flags.backend.set_isa(v); }, "ISA",
-      "avx2, avx512 or avx512_bf16; default: the best that the machine has");
+config::v1::ServeConfig ModelFlags::ToServeConfig() const {
+  config::v1::ServeConfig config;
+  config.mutable_router()->mutable_source()->set_model(model);
+  config.mutable_router()->mutable_source()->set_maps(maps);
+  config.mutable_backend()->set_kind(backend);
+  config.mutable_backend()->set_isa(isa);
+  config.mutable_backend()->set_threads(threads);
+  config.mutable_prefill()->set_context_tokens(context_tokens);
+  config.mutable_decode()->set_context_tokens(context_tokens);
+  config.mutable_decode()->set_kv_memory_mb(kv_memory_mb);
+  return config;
 }
 
 }  // namespace ridgefill::cli

@@ -1,5 +1,7 @@
 #include "services/router/router.h"
 
+#include <grpcpp/channel.h>
+
 #include <atomic>
 #include <utility>
 

@@ -63,11 +63,11 @@ struct DecodeRole {
 }  // namespace
 
 // One worker: health first, then, if it is SERVING, what it is and how busy.
-class WorkerMonitor::Target {
+class WorkerTarget {
  public:
-  Target(Placement& placement, int index, const MonitorOptions& options)
+  WorkerTarget(Placement& placement, int index, const MonitorOptions& options)
       : placement_(placement), index_(index), options_(options) {}
-  virtual ~Target() = default;
+  virtual ~WorkerTarget() = default;
 
   void StartCheck() {
     {
@@ -127,14 +127,12 @@ struct Probe {
   typename Role::Response description;
 };
 
-}  // namespace
-
 template <typename Role>
-class RoleTarget : public WorkerMonitor::Target {
+class RoleTarget : public WorkerTarget {
  public:
   RoleTarget(Placement& placement, int index, const MonitorOptions& options,
              const std::shared_ptr<grpc::Channel>& channel)
-      : Target(placement, index, options),
+      : WorkerTarget(placement, index, options),
         health_(grpc::health::v1::Health::NewStub(channel)),
         stub_(Role::NewStub(channel)) {}
 
@@ -166,6 +164,8 @@ class RoleTarget : public WorkerMonitor::Target {
   std::unique_ptr<grpc::health::v1::Health::Stub> health_;
   std::unique_ptr<typename Role::Stub> stub_;
 };
+
+}  // namespace
 
 WorkerMonitor::WorkerMonitor(MonitorOptions options) : options_(std::move(options)) {}
 

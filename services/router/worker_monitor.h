@@ -24,6 +24,8 @@ struct MonitorOptions {
   std::string tokenizer_digest;               // a worker with another one is never used
 };
 
+class WorkerTarget;  // one worker's checks
+
 // Owns one thread. Checks of one worker never overlap; one that is slow or gone does not delay the others.
 class WorkerMonitor {
  public:
@@ -38,11 +40,10 @@ class WorkerMonitor {
   void Start(std::function<void()> every_round);
 
  private:
-  class Target;
   void Loop();
 
   const MonitorOptions options_;
-  std::vector<std::unique_ptr<Target>> targets_;
+  std::vector<std::unique_ptr<WorkerTarget>> targets_;
   std::function<void()> every_round_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,0 +1,229 @@
+// `ridgefill bench prefill` and `bench decode`: the engines without the services around them.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "engine/base/clock.h"
+#include "engine/base/status.h"
+#include "services/cli/bench.h"
+#include "services/common/config.h"
+#include "services/common/loaded_model.h"
+#include "services/decode/worker.h"
+#include "services/prefill/worker.h"
+#include "services/transport/transport.h"
+
+namespace ridgefill::cli {
+namespace {
+
+struct Loaded {
+  config::v1::ServeConfig config;
+  common::LoadedModel model;
+};
+
+absl::StatusOr<Loaded> Load(const BenchFlags& flags, const std::string& home) {
+  Loaded out;
+  out.config = flags.model.ToServeConfig();
+  common::FillDefaults(out.config);
+  RF_RETURN_IF_ERROR(common::Validate(out.config));
+  common::LoadModelOptions options;
+  options.home = home;
+  options.source = out.config.router().source();
+  options.backend = out.config.backend();
+  options.context_tokens = out.config.decode().context_tokens();
+  options.kv_memory_mb = out.config.decode().kv_memory_mb();
+  options.kv_cache_contexts = 2;
+  RF_ASSIGN_OR_RETURN(out.model, common::LoadModel(options));
+  return out;
+}
+
+absl::StatusOr<std::vector<int32_t>> Prompt(const common::LoadedModel& model, int64_t length, uint64_t seed) {
+  RF_ASSIGN_OR_RETURN(auto ids, model.tokenizer->Encode(BenchText(static_cast<int>(length), seed)));
+  if (static_cast<int64_t>(ids.size()) < length) return absl::InternalError("the text gave too few tokens");
+  ids.resize(length);
+  return ids;
+}
+
+BenchLine LineFor(const common::LoadedModel& model, const std::string& bench,
+                  const ridge::FillDecision& decision, int64_t length) {
+  BenchLine line;
+  line.bench = bench;
+  line.model = model.name;
+  line.mode = std::string(ridge::Name(decision.mode));
+  line.split = decision.split;
+  line.tail = decision.tail;
+  line.prompt_tokens = length;
+  line.threads = model.backend->capabilities().threads;
+  line.isa = model.backend->capabilities().isa;
+  return line;
+}
+
+absl::StatusOr<ridge::FillDecision> PrefillDecision(const common::LoadedModel& model, const std::string& mode,
+                                                    int tail) {
+  ridge::FillDecision decision;
+  decision.reason = "BENCH";
+  if (mode == "EXACT") {
+    decision.late_pass = ridge::LatePassAt::kPrefill;
+    return decision;
+  }
+  if (mode != "SPEED")
+    return absl::InvalidArgumentError("--modes takes EXACT and SPEED, got \"" + mode + "\"");
+  if (model.map_set == nullptr) return absl::FailedPreconditionError("SPEED needs a map set (--maps)");
+  decision.mode = ridge::Mode::kSpeed;
+  decision.split = model.map_set->manifest().split;
+  decision.tail = tail > 0 ? tail : model.map_set->manifest().tail_default;
+  return decision;
+}
+
+// One prompt; frames are taken as they come and dropped.
+absl::StatusOr<double> PrefillOnce(runtime::KvSource& source, runtime::PrefillCall call) {
+  absl::Mutex mutex;
+  bool woken = false;
+  const auto wake = [&] {
+    absl::MutexLock lock(&mutex);
+    woken = true;
+  };
+  const absl::Time start = absl::Now();
+  const auto transfer = source.Open(std::move(call), wake);
+  while (true) {
+    while (transfer->TryNext().has_value()) {
+    }
+    if (auto ended = transfer->Ended()) {
+      RF_RETURN_IF_ERROR(*ended);
+      return absl::ToDoubleMilliseconds(absl::Now() - start);
+    }
+    absl::MutexLock lock(&mutex);
+    mutex.AwaitWithTimeout(absl::Condition(&woken), absl::Milliseconds(50));
+    woken = false;
+  }
+}
+
+absl::Status PrefillLength(const BenchFlags& flags, const common::LoadedModel& model,
+                           runtime::KvSource& source, int64_t length) {
+  std::map<std::string, BenchLine> lines;
+  for (int rep = -1; rep < flags.reps; ++rep) {  // rep -1 warms up
+    for (const std::string& mode : flags.modes) {
+      runtime::PrefillCall call;
+      call.hello = model.hello;
+      RF_ASSIGN_OR_RETURN(call.tokens, Prompt(model, length, rep + 1));
+      RF_ASSIGN_OR_RETURN(call.decision, PrefillDecision(model, mode, flags.tail));
+      BenchLine& line =
+          lines.try_emplace(mode, LineFor(model, "prefill", call.decision, length)).first->second;
+      RF_ASSIGN_OR_RETURN(const double ms, PrefillOnce(source, std::move(call)));
+      line.tokens = static_cast<double>(length);
+      if (rep >= 0) line.ms.push_back(ms);
+    }
+  }
+  for (const std::string& mode : flags.modes) Print(lines.at(mode));
+  return absl::OkStatus();
+}
+
+// When each token of a batch came. Sinks share it with the main thread.
+struct TokenTimes {
+  explicit TokenTimes(int batch) : done(batch), first(batch), last(batch), status(batch) {}
+  absl::BlockingCounter done;
+  // Each written by the engine's thread, read after `done`.
+  std::vector<absl::Time> first, last;
+  std::vector<absl::Status> status;
+};
+
+class TimingSink : public runtime::TokenSink {
+ public:
+  TimingSink(std::shared_ptr<TokenTimes> times, int index) : times_(std::move(times)), index_(index) {}
+  void OnEvent(runtime::DecodeEvent event) override {
+    if (std::holds_alternative<runtime::TokenEvent>(event)) {
+      times_->last[index_] = absl::Now();
+      if (!seen_) times_->first[index_] = times_->last[index_];
+      seen_ = true;
+    }
+    const auto* finished = std::get_if<runtime::FinishedEvent>(&event);
+    if (finished == nullptr) return;
+    times_->status[index_] = finished->status;
+    times_->done.DecrementCount();
+  }
+
+ private:
+  std::shared_ptr<TokenTimes> times_;
+  const int index_;
+  bool seen_ = false;
+};
+
+// Mean milliseconds between two tokens of a request while the batch generates.
+absl::StatusOr<double> DecodeOnce(const BenchFlags& flags, const common::LoadedModel& model,
+                                  runtime::DecodeEngine& engine, int64_t length, int batch, uint64_t seed) {
+  const auto times = std::make_shared<TokenTimes>(batch);
+  for (int i = 0; i < batch; ++i) {
+    runtime::DecodeCall call;
+    call.request_id = absl::StrCat("bench-", i);
+    RF_ASSIGN_OR_RETURN(call.tokens, Prompt(model, length, seed * 1000 + i));
+    call.decision.local = true;
+    call.decision.reason = "BENCH";
+    call.sampling.temperature = 0;
+    call.sampling.ignore_eos = true;
+    call.max_tokens = flags.tokens;
+    RF_RETURN_IF_ERROR(engine.Submit(std::move(call), std::make_unique<TimingSink>(times, i)).status());
+  }
+  times->done.Wait();
+  double ms = 0;
+  for (int i = 0; i < batch; ++i) {
+    RF_RETURN_IF_ERROR(times->status[i]);
+    ms +=
+        absl::ToDoubleMilliseconds(times->last[i] - times->first[i]) / static_cast<double>(flags.tokens - 1);
+  }
+  return ms / batch;
+}
+
+}  // namespace
+
+absl::Status BenchPrefill(const BenchFlags& flags, const Environment& environment) {
+  RF_ASSIGN_OR_RETURN(const Loaded loaded, Load(flags, environment.home));
+  const auto clock = base::MakeSystemClock();
+  RF_ASSIGN_OR_RETURN(const auto worker,
+                      prefill::PrefillWorker::Create(loaded.model, loaded.config.prefill(), *clock));
+  RF_ASSIGN_OR_RETURN(const transport::Transport* local, transport::FindTransport("local"));
+  transport::Options options;
+  options.local_engine = &worker->engine();
+  RF_ASSIGN_OR_RETURN(const auto directory, local->connect(options));
+  RF_ASSIGN_OR_RETURN(const auto source, directory->Find("local"));
+  for (const int64_t length : flags.lengths) {
+    RF_RETURN_IF_ERROR(PrefillLength(flags, loaded.model, *source, length));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BenchDecode(const BenchFlags& flags, const Environment& environment) {
+  if (flags.tokens < 2) return absl::InvalidArgumentError("--tokens must be at least 2");
+  RF_ASSIGN_OR_RETURN(Loaded loaded, Load(flags, environment.home));
+  for (const int batch : flags.batches) {
+    if (batch < 1) return absl::InvalidArgumentError("--batches must be at least 1");
+    loaded.config.mutable_decode()->set_max_running(std::max(batch, loaded.config.decode().max_running()));
+  }
+  const auto clock = base::MakeSystemClock();
+  loaded.config.mutable_decode()->set_transport("grpc");  // every prompt is prefilled here
+  RF_ASSIGN_OR_RETURN(const auto worker,
+                      decode::DecodeWorker::Create(loaded.model, loaded.config.decode(), *clock, nullptr));
+  for (const int64_t length : flags.lengths) {
+    for (const int batch : flags.batches) {
+      ridge::FillDecision decision;
+      BenchLine line = LineFor(loaded.model, "decode", decision, length);
+      line.batch = batch;
+      line.tokens = batch;
+      for (int rep = -1; rep < flags.reps; ++rep) {
+        RF_ASSIGN_OR_RETURN(const double ms,
+                            DecodeOnce(flags, loaded.model, worker->engine(), length, batch, rep + 1));
+        if (rep >= 0) line.ms.push_back(ms);
+      }
+      Print(std::move(line));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ridgefill::cli

@@ -1,0 +1,197 @@
+// `ridgefill fit` and `ridgefill inspect`.
+#include "engine/fit/fit.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "engine/base/status.h"
+#include "engine/ridge/map_set.h"
+#include "services/cli/command.h"
+#include "services/common/loaded_model.h"
+#include "services/common/model_files.h"
+
+namespace ridgefill::cli {
+namespace {
+
+struct FitFlags {
+  ModelFlags model;
+  std::string corpus, out;
+  fit::FitOptions options;
+  fit::CorpusOptions documents;
+};
+
+// One line on stderr, redrawn on a terminal; a line a stage elsewhere.
+class ProgressBar {
+ public:
+  absl::Status operator()(const fit::FitProgress& progress) {
+    const bool done = progress.done == progress.total;
+    if (!terminal_ && !(done && progress.total > 0)) return absl::OkStatus();
+    constexpr int kWidth = 30;
+    const int filled = progress.total > 0 ? static_cast<int>(kWidth * progress.done / progress.total) : 0;
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - start_);
+    std::fprintf(stderr, "%s%-9s [%s%s] %lld/%lld, %.0f tokens/s, %.0f s%s", terminal_ ? "\r" : "",
+                 std::string(fit::Name(progress.stage)).c_str(), std::string(filled, '#').c_str(),
+                 std::string(kWidth - filled, '.').c_str(), static_cast<long long>(progress.done),
+                 static_cast<long long>(progress.total), seconds > 0 ? progress.tokens / seconds : 0.0,
+                 seconds, done || !terminal_ ? "\n" : "");
+    std::fflush(stderr);
+    return absl::OkStatus();
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  const absl::Time start_ = absl::Now();
+};
+
+void PrintManifest(const ridge::MapSetManifest& manifest) {
+  std::printf("model          %s (%s: %s)\n", manifest.model.name.c_str(), manifest.model.arch.c_str(),
+              manifest.model.dimensions.c_str());
+  std::printf("split          %d of %d layers\n", manifest.split, manifest.layers);
+  std::printf("maps           %s, %s, onto %d values of %d inputs\n", manifest.folded ? "folded" : "unfolded",
+              manifest.dtype.c_str(), manifest.folded ? 2 * manifest.kv_width : manifest.hidden,
+              manifest.hidden);
+  std::printf("tail           %d by default, at least %d; bulk of at least %d\n", manifest.tail_default,
+              manifest.tail_minimum, manifest.min_bulk);
+  std::printf("outlier rows   norm above %.4g (%.3g times the calibration median)\n",
+              manifest.outlier_threshold, manifest.outlier_ratio);
+  std::printf("fitted on      %lld rows of %s\n", static_cast<long long>(manifest.fit_rows),
+              manifest.fit_corpus.c_str());
+  std::printf("digest         %s\n", manifest.digest.c_str());
+  if (manifest.report.empty()) return;
+  std::printf("\nheld-out documents, beside the identity fill\n");
+  std::printf("%5s  %10s %10s  %10s %10s  %9s %9s\n", "layer", "K cosine", "identity", "V error", "identity",
+              "K lambda", "V lambda");
+  for (const auto& layer : manifest.report) {
+    std::printf("%5d  %10.4f %10.4f  %10.4f %10.4f  %9.1e %9.1e\n", layer.layer, layer.k_cosine,
+                layer.identity_k_cosine, layer.v_error, layer.identity_v_error, layer.k_penalty,
+                layer.v_penalty);
+  }
+}
+
+absl::Status Fit(FitFlags& flags, const Environment& environment) {
+  common::LoadModelOptions load;
+  load.home = environment.home;
+  const auto config = flags.model.ToServeConfig();
+  load.source = config.router().source();
+  load.source.set_maps("none");
+  load.backend = config.backend();
+  load.for_decode = false;
+  RF_ASSIGN_OR_RETURN(const common::LoadedModel model, common::LoadModel(load));
+  std::fprintf(stderr, "reading %s\n", flags.corpus.c_str());
+  RF_ASSIGN_OR_RETURN(const auto documents, fit::LoadCorpus(*model.tokenizer, flags.corpus, flags.documents));
+  flags.options.out = flags.out;
+  flags.options.corpus = flags.corpus;
+  ProgressBar bar;
+  flags.options.progress = std::ref(bar);
+  RF_ASSIGN_OR_RETURN(const fit::FitResult result,
+                      fit::FitMaps(*model.model, model.hello.model, documents, flags.options));
+  for (const auto& warning : result.warnings) std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  PrintManifest(result.manifest);
+  return absl::OkStatus();
+}
+
+void AddFitFlags(CLI::App& command, FitFlags& flags) {
+  auto& options = flags.options;
+  command.add_option("--corpus", flags.corpus, "Folder of .txt files to fit on")
+      ->required()
+      ->type_name("DIR");
+  command.add_option("--split", options.split, "Layers below it run for every row")
+      ->required()
+      ->type_name("S");
+  command.add_option("--out", flags.out, "Folder of the map set")->required()->type_name("DIR");
+  const char* group = "Fit";
+  command.add_option("--rows", options.rows, "Prompt rows to fit on")
+      ->capture_default_str()
+      ->type_name("N")
+      ->group(group);
+  command.add_option("--document_tokens", flags.documents.document_tokens, "Length of a document")
+      ->capture_default_str()
+      ->type_name("N")
+      ->group(group);
+  command.add_option("--held_out", options.held_out_documents, "Documents kept for the report, never fitted")
+      ->capture_default_str()
+      ->type_name("N")
+      ->group(group);
+  command.add_option("--dtype", options.dtype, "bf16 or int8")
+      ->capture_default_str()
+      ->type_name("DTYPE")
+      ->group(group);
+  command
+      .add_option("--outlier_ratio", options.outlier_ratio,
+                  "Rows this many times the median norm are never filled")
+      ->capture_default_str()
+      ->type_name("X")
+      ->group(group);
+  command
+      .add_option("--outlier_threshold", options.outlier_threshold,
+                  "The absolute norm instead (default: estimated)")
+      ->type_name("X")
+      ->group(group);
+  command.add_option("--tail", options.tail_default, "Default tail of the set")
+      ->capture_default_str()
+      ->type_name("T")
+      ->group(group);
+  command.add_option("--tail_minimum", options.tail_minimum, "Least tail of the set")
+      ->capture_default_str()
+      ->type_name("T")
+      ->group(group);
+  command.add_option("--min_bulk", options.min_bulk, "Least bulk worth filling")
+      ->capture_default_str()
+      ->type_name("N")
+      ->group(group);
+  command
+      .add_option("--sums", options.sums_path, "File of the running sums (default: <out>/sums.safetensors)")
+      ->type_name("FILE")
+      ->group(group);
+  command.add_option("--merge", options.merge, "Sums files of other runs, added before solving")
+      ->type_name("FILE,...")
+      ->delimiter(',')
+      ->group(group);
+  flags.model.AddTo(command);
+}
+
+absl::Status Inspect(const std::string& maps, const std::string& home) {
+  RF_ASSIGN_OR_RETURN(const std::string folder, common::FindMaps(home, "", maps));
+  RF_ASSIGN_OR_RETURN(const auto set, ridge::MapSet::Load(folder));
+  PrintManifest(set->manifest());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddFit(CLI::App& app, Run& run) {
+  CLI::App* const command = app.add_subcommand("fit", "Fit a map set to a model");
+  command->footer(
+      "A run that was stopped goes on where it was when started again with the same flags. The report "
+      "compares the\n"
+      "stored maps with the identity fill on documents that the fit never saw.\n\n"
+      "Example\n"
+      "  ridgefill fit --model smollm2-135m-instruct --corpus tests/data/corpus/calibration --split 18 \\\n"
+      "    --out ~/.cache/ridgefill/maps/smollm2-135m-instruct");
+  const auto flags = std::make_shared<FitFlags>();
+  AddFitFlags(*command, *flags);
+  command->callback(
+      [flags, &run] { run = [flags](const Environment& environment) { return Fit(*flags, environment); }; });
+}
+
+void AddInspect(CLI::App& app, Run& run) {
+  CLI::App* const command = app.add_subcommand("inspect", "Print what a map set is and how well it fits");
+  const auto maps = std::make_shared<std::string>();
+  command->add_option("maps", *maps, "Folder of the map set, or a name under $RIDGEFILL_HOME/maps")
+      ->required()
+      ->type_name("MAPS");
+  command->callback([maps, &run] {
+    run = [maps](const Environment& environment) { return Inspect(*maps, environment.home); };
+  });
+}
+
+}  // namespace ridgefill::cli

@@ -12,7 +12,7 @@ namespace {
 using kernels::DType;
 using kernels::TensorView;
 
-constexpr int64_t kLogitRows = 64;  // rows whose logits are held at once
+constexpr int64_t kLogitRows = 64;  // rows whose logits are held at once, at most
 
 // Log of the sum of exponentials, less the logit of the token that came.
 double Nll(absl::Span<const float> logits, int32_t token) {
@@ -33,7 +33,8 @@ absl::StatusOr<std::unique_ptr<FilledForward>> FilledForward::Create(const model
   RF_ASSIGN_OR_RETURN(out->h_split_, backend.Allocate(DType::kF32, {max_tokens, config.hidden}));
   RF_ASSIGN_OR_RETURN(out->chunk_, backend.Allocate(DType::kF32, {chunk_rows, config.hidden}));
   RF_ASSIGN_OR_RETURN(out->late_, backend.Allocate(DType::kF32, {max_tokens, config.hidden}));
-  RF_ASSIGN_OR_RETURN(out->logits_, backend.Allocate(DType::kF32, {kLogitRows, config.vocab}));
+  RF_ASSIGN_OR_RETURN(out->logits_,
+                      backend.Allocate(DType::kF32, {std::min(kLogitRows, chunk_rows), config.vocab}));
   return out;
 }
 
@@ -105,8 +106,9 @@ absl::StatusOr<std::vector<double>> FilledForward::NextTokenNll(int64_t begin, i
            exact_rows_[first + end - begin] == end);
   const int64_t vocab = model_.config().vocab;
   std::vector<double> out;
-  for (int64_t at = begin; at < end; at += kLogitRows) {
-    const int64_t count = std::min(kLogitRows, end - at);
+  const int64_t slice = logits_.view().dim(0);
+  for (int64_t at = begin; at < end; at += slice) {
+    const int64_t count = std::min(slice, end - at);
     const TensorView logits = logits_.view().Rows(0, count);
     RF_RETURN_IF_ERROR(model_.Logits(pass_->stream(), pass_->workspace(), kernels::Phase::kPrompt,
                                      late_.view().Rows(first + at - begin, count), logits));

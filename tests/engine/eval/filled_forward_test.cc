@@ -1,0 +1,280 @@
+// The evaluation's forward against plain passes, on a tiny random checkpoint and the reference backend.
+#include "engine/eval/filled_forward.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/rng.h"
+#include "engine/base/status.h"
+#include "engine/eval/nll.h"
+#include "engine/fit/fit.h"
+#include "engine/formats/json.h"
+#include "engine/model/weight_source.h"
+#include "engine/ridge/device_maps.h"
+#include "engine/ridge/map_set.h"
+
+namespace ridgefill::eval {
+namespace {
+
+using testing::SizeIs;
+
+class FilledForwardTest : public testing::Test {
+ protected:
+  static constexpr int kSplit = 1;  // of 4 layers
+  static constexpr int64_t kTokens = 90;
+
+  FilledForwardTest() : backend_(kernels::MakeReferenceBackend()) {
+    const auto source = model::WeightSource::Open("tests/data/golden/tiny/llama").value();
+    model_ = model::Model::Load(*source, *backend_, {}).value();
+    identity_ = model::MakeIdentity("tiny", source->config(), "tok", source->weights_digest());
+    folder_ = absl::StrCat(testing::TempDir(), "/filled_forward_test.",
+                           testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder_);
+    base::Rng rng(5);
+    for (int i = 0; i < 4; ++i) {
+      documents_.emplace_back();
+      for (int64_t j = 0; j < kTokens; ++j) {
+        documents_.back().push_back(static_cast<int32_t>(rng.NextBelow(model_->config().vocab)));
+      }
+    }
+  }
+  ~FilledForwardTest() override { std::filesystem::remove_all(folder_); }
+
+  std::unique_ptr<FilledForward> Forward(int64_t chunk_rows) const {
+    return FilledForward::Create(*model_, kSplit, kTokens, chunk_rows).value();
+  }
+
+  static ridge::FillPlan Plan(int tail, std::vector<int32_t> outliers = {}) {
+    ridge::FillDecision decision;
+    decision.mode = ridge::Mode::kSpeed;
+    decision.tail = tail;
+    return ridge::MakeFillPlan(decision, kTokens, outliers, {});
+  }
+  static ridge::FillPlan ExactPlan() { return ridge::MakeFillPlan({}, kTokens, {}, {}); }
+
+  ridge::MapSetManifest Manifest(bool folded) const {
+    ridge::MapSetManifest m;
+    m.model = identity_;
+    m.layers = model_->config().layers;
+    m.hidden = model_->config().hidden;
+    m.kv_width = model_->config().kv_width();
+    m.split = kSplit;
+    m.folded = folded;
+    return m;
+  }
+  std::unique_ptr<ridge::DeviceMaps> Store(const std::string& name, const ridge::MapSetManifest& manifest,
+                                           const std::vector<ridge::LayerMap>& maps) const {
+    const std::string folder = folder_ + "/" + name;
+    EXPECT_TRUE(ridge::SaveMapSet(folder, manifest, maps).ok());
+    return ridge::DeviceMaps::Load(*ridge::MapSet::Load(folder).value(), *backend_).value();
+  }
+  std::unique_ptr<ridge::DeviceMaps> RandomMaps() const {
+    const ridge::MapSetManifest m = Manifest(true);
+    base::Rng rng(3);
+    std::vector<ridge::LayerMap> maps;
+    for (int layer = kSplit + 1; layer < m.layers; ++layer) {
+      ridge::LayerMap map;
+      map.layer = layer;
+      for (int i = 0; i < 2 * m.kv_width * m.hidden; ++i) {
+        map.weight.push_back(static_cast<float>(rng.NextDouble()) - 0.5f);
+      }
+      for (int i = 0; i < 2 * m.kv_width; ++i) map.bias.push_back(static_cast<float>(rng.NextDouble()));
+      maps.push_back(std::move(map));
+    }
+    return Store("random", m, maps);
+  }
+
+  std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<model::Model> model_;
+  base::ModelIdentity identity_;
+  std::vector<std::vector<int32_t>> documents_;
+  std::string folder_;
+};
+
+TEST_F(FilledForwardTest, AllRowsExactEqualsAPlainForwardBitForBit) {
+  const auto pass = runtime::SequencePass::Create(*model_, kTokens, kTokens).value();
+  const auto hidden = backend_->Allocate(kernels::DType::kF32, {kTokens, model_->config().hidden}).value();
+  const auto logits = backend_->Allocate(kernels::DType::kF32, {kTokens, model_->config().vocab}).value();
+  ASSERT_TRUE(pass->Embed(documents_[0], hidden.view()).ok());
+  ASSERT_TRUE(
+      pass->Forward({runtime::Positions(0, kTokens), hidden.view(), 0, model_->config().layers, {}}).ok());
+  ASSERT_TRUE(
+      model_->Logits(pass->stream(), pass->workspace(), kernels::Phase::kPrompt, hidden.view(), logits.view())
+          .ok());
+  const std::vector<float> want = pass->Floats(logits.view()).value();
+  for (int64_t chunk : {kTokens, int64_t{17}}) {
+    const auto forward = Forward(chunk);
+    ASSERT_TRUE(forward->Lower(documents_[0]).ok());
+    ASSERT_TRUE(forward->Late(ExactPlan(), nullptr).ok());
+    for (int64_t position : {int64_t{0}, int64_t{40}, kTokens - 1}) {
+      const std::vector<float> got = forward->Logits(position).value();
+      ASSERT_TRUE(std::equal(got.begin(), got.end(), want.begin() + position * model_->config().vocab));
+    }
+  }
+}
+
+TEST_F(FilledForwardTest, ChunksDoNotChangeAFilledAnswer) {
+  const auto maps = RandomMaps();
+  std::vector<double> want;
+  for (int64_t chunk : {kTokens, int64_t{31}, int64_t{7}}) {
+    const auto forward = Forward(chunk);
+    const auto fill = runtime::FillPass::Create(*model_, *maps, chunk).value();
+    ASSERT_TRUE(forward->Lower(documents_[1]).ok());
+    ASSERT_TRUE(forward->Late(Plan(20, {33, 5}), fill.get()).ok());
+    const auto got = forward->NextTokenNll(kTokens - 20, kTokens - 1);
+    ASSERT_TRUE(got.ok()) << got.status();
+    ASSERT_THAT(*got, SizeIs(19));
+    if (want.empty()) want = *got;
+    EXPECT_EQ(*got, want);
+  }
+}
+
+TEST_F(FilledForwardTest, FillsChangeTheAnswerAndTheirOrderDoesNot) {
+  const auto maps = RandomMaps();
+  const auto forward = Forward(32);
+  const auto ridge = runtime::FillPass::Create(*model_, *maps, 32).value();
+  const auto identity = runtime::FillPass::CreateIdentity(*model_, kSplit, 32).value();
+  ASSERT_TRUE(forward->Lower(documents_[2]).ok());
+  const auto run = [&](const ridge::FillPlan& plan, runtime::FillPass* fill) {
+    EXPECT_TRUE(forward->Late(plan, fill).ok());
+    return forward->NextTokenNll(kTokens - 10, kTokens - 1).value();
+  };
+  const auto exact = run(ExactPlan(), nullptr), filled = run(Plan(10), ridge.get()),
+             same = run(Plan(10), identity.get());
+  EXPECT_NE(filled, exact);
+  EXPECT_NE(same, exact);
+  EXPECT_NE(same, filled);
+  // Whatever an earlier run left in the cache is overwritten.
+  EXPECT_EQ(run(ExactPlan(), nullptr), exact);
+  EXPECT_EQ(run(Plan(10), ridge.get()), filled);
+}
+
+TEST_F(FilledForwardTest, NllIsMinusTheLogOfTheSoftmax) {
+  const auto forward = Forward(64);
+  ASSERT_TRUE(forward->Lower(documents_[3]).ok());
+  ASSERT_TRUE(forward->Late(ExactPlan(), nullptr).ok());
+  const std::vector<double> nll = forward->NextTokenNll(0, kTokens - 1).value();
+  for (int64_t position : {int64_t{0}, int64_t{63}, int64_t{64}, kTokens - 2}) {
+    const std::vector<float> logits = forward->Logits(position).value();
+    double sum = 0;
+    for (float logit : logits) sum += std::exp(double{logit});
+    EXPECT_NEAR(nll[position], std::log(sum) - logits[documents_[3][position + 1]], 1e-6);
+  }
+}
+
+// An unfolded map and its fold, W_k and W_v applied to it by hand, fill alike.
+TEST_F(FilledForwardTest, UnfoldedMapsFillAsTheirFold) {
+  const int d = model_->config().hidden, columns = 2 * model_->config().kv_width();
+  const auto pass = runtime::SequencePass::Create(*model_, kTokens, kTokens).value();
+  const auto rows = backend_->Allocate(kernels::DType::kF32, {d + 1, d}).value();
+  const auto projected = backend_->Allocate(kernels::DType::kF32, {d + 1, columns}).value();
+  base::Rng rng(9);
+  std::vector<ridge::LayerMap> unfolded, folded;
+  for (int layer = kSplit + 1; layer < model_->config().layers; ++layer) {
+    ridge::LayerMap map;
+    map.layer = layer;
+    // Eighths, which bf16 holds exactly.
+    for (int i = 0; i < d * d; ++i) map.weight.push_back(static_cast<float>(rng.NextBelow(17)) / 8 - 1);
+    for (int i = 0; i < d; ++i) map.bias.push_back(static_cast<float>(rng.NextBelow(17)) / 8 - 1);
+    std::vector<float> transposed((d + 1) * d);  // column i of the map, and its bias, as rows
+    for (int i = 0; i < d; ++i) {
+      for (int o = 0; o < d; ++o) transposed[i * d + o] = map.weight[o * d + i];
+    }
+    std::copy(map.bias.begin(), map.bias.end(), transposed.begin() + d * d);
+    ASSERT_TRUE(backend_
+                    ->CopyFromHost(pass->stream(),
+                                   {reinterpret_cast<const char*>(transposed.data()), transposed.size() * 4},
+                                   rows.view())
+                    .ok());
+    ASSERT_TRUE(model_->ProjectKvNormed(pass->stream(), layer, rows.view(), projected.view()).ok());
+    const std::vector<float> product = pass->Floats(projected.view()).value();
+    ridge::LayerMap fold;
+    fold.layer = layer;
+    for (int o = 0; o < columns; ++o) {
+      for (int i = 0; i < d; ++i) fold.weight.push_back(product[i * columns + o]);
+      fold.bias.push_back(product[d * columns + o]);
+    }
+    unfolded.push_back(std::move(map));
+    folded.push_back(std::move(fold));
+  }
+  const auto a = Store("unfolded", Manifest(false), unfolded), b = Store("folded", Manifest(true), folded);
+  const auto fill_a = runtime::FillPass::Create(*model_, *a, kTokens).value();
+  const auto fill_b = runtime::FillPass::Create(*model_, *b, kTokens).value();
+  const auto hidden = backend_->Allocate(kernels::DType::kF32, {kTokens, d}).value();
+  const auto kv = backend_->Allocate(kernels::DType::kF32, {kTokens, columns}).value();
+  ASSERT_TRUE(pass->Embed(documents_[0], hidden.view()).ok());
+  ASSERT_TRUE(fill_a->Predict(pass->stream(), pass->workspace(), 2, hidden.view(), kv.view()).ok());
+  const std::vector<float> got = pass->Floats(kv.view()).value();
+  ASSERT_TRUE(fill_b->Predict(pass->stream(), pass->workspace(), 2, hidden.view(), kv.view()).ok());
+  const std::vector<float> want = pass->Floats(kv.view()).value();
+  double error = 0, energy = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(double{got[i]} - want[i], 2);
+    energy += std::pow(double{want[i]}, 2);
+  }
+  EXPECT_LT(std::sqrt(error / energy), 1.0 / 256) << "the fold was stored in bf16";
+}
+
+TEST_F(FilledForwardTest, EvalNllReportsPairedFigures) {
+  const auto maps = RandomMaps();
+  NllOptions options;
+  options.tail = 30;
+  options.continuation = 10;
+  options.chunk_rows = 64;
+  int64_t progress = 0;
+  options.progress = [&](int64_t done) { return progress = done, absl::OkStatus(); };
+  const auto report = EvalNll(*model_, identity_, *maps, documents_, options);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(progress, 4);
+  EXPECT_EQ(report->documents, 4);
+  EXPECT_EQ(report->prompt_tokens, 80);
+  EXPECT_EQ(report->filled_share, 49.0 / 80) << "all but row 0 and the tail";
+  ASSERT_THAT(report->runs, SizeIs(2));
+  ASSERT_THAT(report->runs[0].windows, SizeIs(2));
+
+  // The continuation of the first document, by hand.
+  const auto forward = Forward(90);
+  const auto fill = runtime::FillPass::Create(*model_, *maps, 90).value();
+  ASSERT_TRUE(forward->Lower(documents_[0]).ok());
+  const auto sum = [&](const ridge::FillPlan& plan) {
+    EXPECT_TRUE(forward->Late(plan, fill.get()).ok());
+    const std::vector<double> nll = forward->NextTokenNll(79, 89).value();
+    return std::accumulate(nll.begin(), nll.end(), 0.0);
+  };
+  const double delta = (sum(Plan(40)) - sum(ExactPlan())) / 10;
+  const NllWindow& continuation = report->runs[0].windows[1];
+  EXPECT_EQ(continuation.name, "continuation");
+  EXPECT_EQ(continuation.tokens, 10);
+  ASSERT_THAT(continuation.deltas, SizeIs(4));
+  EXPECT_NEAR(continuation.deltas[0], delta, 1e-9);
+
+  const std::string lines = ToJsonLines(*report);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 4);
+  const formats::Json first = formats::ParseJson(lines.substr(0, lines.find('\n'))).value();
+  EXPECT_EQ(first["fill"], "ridge");
+  EXPECT_EQ(first["window"], "tail");
+  EXPECT_EQ(first["window_tokens"], 29);
+  EXPECT_EQ(first["documents"], 4);
+}
+
+TEST_F(FilledForwardTest, EvalNllRefusesDocumentsThatMakeNoSense) {
+  const auto maps = RandomMaps();
+  const auto reason = [&](std::vector<std::vector<int32_t>> documents, int64_t tail) {
+    NllOptions options;
+    options.tail = tail;
+    options.continuation = 10;
+    return base::GetErrorDetail(EvalNll(*model_, identity_, *maps, documents, options).status())->reason;
+  };
+  EXPECT_EQ(reason({}, 20), "EVAL_NO_DOCUMENTS");
+  EXPECT_EQ(reason(documents_, 80), "EVAL_WINDOWS");
+  EXPECT_EQ(reason(documents_, 1), "EVAL_WINDOWS");
+  documents_[2].pop_back();
+  EXPECT_EQ(reason(documents_, 20), "EVAL_LENGTHS");
+}
+
+}  // namespace
+}  // namespace ridgefill::eval

@@ -184,9 +184,11 @@ bool DecodeEngineImpl::TakeIncoming() {
     const uint64_t handle = request->handle;
     requests_.emplace(handle, std::move(request));
   }
+  const absl::Status cancelled =
+      base::Error(absl::StatusCode::kCancelled, "CANCELLED", "the request was cancelled");
   for (uint64_t handle : cancels) {
     const auto it = requests_.find(handle);
-    if (it != requests_.end()) Finish(*it->second, absl::CancelledError("cancelled"));
+    if (it != requests_.end()) Finish(*it->second, cancelled);
   }
   return !stopping;
 }

@@ -237,7 +237,7 @@ void PrefillEngineImpl::DropDead() {
   for (auto it = requests_.begin(); it != requests_.end();) {
     Request& request = *it++;
     if (request.sink->Cancelled()) {
-      Finish(request, absl::CancelledError("cancelled by the decode worker"));
+      Finish(request, Refuse(absl::StatusCode::kCancelled, "CANCELLED", "cancelled by the decode worker"));
     } else if (now > request.call.deadline) {
       Finish(request,
              Refuse(absl::StatusCode::kDeadlineExceeded, "DEADLINE", "deadline passed during prefill"));

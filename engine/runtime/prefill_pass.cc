@@ -8,6 +8,14 @@
 #include "engine/runtime/host_bytes.h"
 
 namespace ridgefill::runtime {
+namespace {
+
+absl::Status SendLayer(PrefillRun& run, int layer) {
+  if (!run.sink->Cancelled()) return run.frames->AddLayer(layer);
+  return base::Error(absl::StatusCode::kCancelled, "CANCELLED", "cancelled by the decode worker");
+}
+
+}  // namespace
 
 static_assert(cache::kTokensPerBlock == kernels::kBlockTokens);
 
@@ -20,7 +28,11 @@ absl::StatusOr<std::unique_ptr<PrefillPass>> PrefillPass::Create(const model::Mo
 }
 
 PrefillPass::PrefillPass(const model::Model& model, const ridge::DeviceMaps* maps, const Options& options)
-    : model_(model), maps_(maps), options_(options), backend_(model.backend()), stream_(backend_.NewStream()) {}
+    : model_(model),
+      maps_(maps),
+      options_(options),
+      backend_(model.backend()),
+      stream_(backend_.NewStream()) {}
 
 absl::Status PrefillPass::Allocate() {
   const model::ModelConfig& config = model_.config();
@@ -85,10 +97,7 @@ absl::Status PrefillPass::LowerLayers(PrefillRun& run, int64_t count) {
   args.hidden = hidden;
   args.layer_end = run.work.late_begin;
   args.workspace = workspace_.get();
-  args.after_layer = [&run](int layer) -> absl::Status {
-    if (run.sink->Cancelled()) return absl::CancelledError("cancelled by the peer");
-    return run.frames->AddLayer(layer);
-  };
+  args.after_layer = [&run](int layer) { return SendLayer(run, layer); };
   return model_.Forward(*stream_, args);
 }
 
@@ -126,7 +135,8 @@ absl::StatusOr<std::vector<float>> PrefillPass::RowNorms(int64_t rows) {
   return norms;
 }
 
-// All rows below the tail, outliers too: frames stay contiguous, and the late pass overwrites what it computes.
+// All rows below the tail, outliers too: frames stay contiguous, and the late pass overwrites what it
+// computes.
 absl::Status PrefillPass::FillBulk(PrefillRun& run, int64_t bulk) {
   RF_ASSIGN_OR_RETURN(fill_batch_, NewBatch(run, bulk));
   run.frames->BeginKv({run.blocks.blocks, run.done, bulk, run.work.late_begin, model_.config().layers});
@@ -135,15 +145,13 @@ absl::Status PrefillPass::FillBulk(PrefillRun& run, int64_t bulk) {
   args.batch = fill_batch_.get();
   args.cache = cache_.get();
   args.workspace = workspace_.get();
-  args.after_layer = [&run](int layer) -> absl::Status {
-    if (run.sink->Cancelled()) return absl::CancelledError("cancelled by the peer");
-    return run.frames->AddLayer(layer);
-  };
+  args.after_layer = [&run](int layer) { return SendLayer(run, layer); };
   return fill_->Run(*stream_, args);
 }
 
 // The first `count` rows of the chunk.
-absl::StatusOr<std::unique_ptr<kernels::Batch>> PrefillPass::NewBatch(const PrefillRun& run, int64_t count) const {
+absl::StatusOr<std::unique_ptr<kernels::Batch>> PrefillPass::NewBatch(const PrefillRun& run,
+                                                                      int64_t count) const {
   const kernels::SequenceRows rows{0, count, run.blocks.blocks};
   kernels::BatchSpec spec;
   spec.positions = absl::MakeConstSpan(positions_).subspan(0, count);

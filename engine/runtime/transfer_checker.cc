@@ -177,7 +177,9 @@ absl::Status TransferChecker::AcceptEnd(const absl::Status& end) const {
                ? absl::OkStatus()
                : Loss("TRANSFER_NOT_SEALED", absl::StrCat("ended after ", frames_, " frames without Sealed"));
   }
-  if (base::GetErrorDetail(end).has_value()) return base::WithContext(end, "prefill worker");
+  // We have not cancelled: whoever did, the worker is lost to us.
+  const bool keep = base::GetErrorDetail(end).has_value() && !absl::IsCancelled(end);
+  if (keep) return base::WithContext(end, "prefill worker");
   switch (end.code()) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kCancelled:

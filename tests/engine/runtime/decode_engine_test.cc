@@ -14,28 +14,60 @@ namespace {
 
 constexpr int64_t kAnswer = 5;
 
+std::unique_ptr<kernels::Backend> MakeBackend(const std::string& name) {
+  if (name == "reference") return kernels::MakeReferenceBackend();
+  return *kernels::MakeCpuBackend({.threads = 2});
+}
+
+class OracleTest : public testing::TestWithParam<std::string> {
+ protected:
+  const TinyModel& tiny() const { return tiny_; }
+  TrioOptions Options() const {
+    TrioOptions options;
+    options.tiny = &tiny_;
+    return options;
+  }
+
+ private:
+  const TinyModel tiny_{MakeBackend(GetParam())};
+};
+INSTANTIATE_TEST_SUITE_P(Backends, OracleTest, testing::Values("reference", "cpu"),
+                         [](const auto& info) { return info.param; });
+
+// The plan that the norms of the lower layers give.
+ridge::FillPlan PlanFor(const TinyModel& tiny, const std::vector<int32_t>& tokens,
+                        const ridge::FillDecision& decision, float threshold) {
+  const std::vector<float> norms = PlainRowNorms(tiny, tokens, decision.split);
+  const int64_t count = static_cast<int64_t>(tokens.size());
+  std::vector<int32_t> outliers;
+  for (int64_t i = 0; i < ridge::TailBegin(decision, count); ++i) {
+    if (ridge::IsOutlier(i, norms[i], threshold)) outliers.push_back(static_cast<int32_t>(i));
+  }
+  return ridge::MakeFillPlan(decision, count, outliers, {});
+}
+
 // All-rows-exact equals a plain forward, whatever the split, the chunks, the pieces and the place of the late
 // pass.
-TEST(OracleTest, EveryExactRouteEqualsAPlainForward) {
+TEST_P(OracleTest, EveryExactRouteEqualsAPlainForward) {
   base::Rng rng(11);
   for (int64_t chunk : {64, 192}) {
     for (int64_t piece : {1, 37, 256}) {
-      TrioOptions options;
+      TrioOptions options = Options();
       options.prefill.chunk_tokens = chunk;
       options.decode.piece_tokens = piece;
       options.prefill.frame_bytes = 1 << (8 + rng.NextBelow(12));
       Trio trio(options);
       const int64_t length = 1 + static_cast<int64_t>(rng.NextBelow(piece == 1 ? 70 : 260));
-      const auto tokens = RandomTokens(length, length, Tiny().vocab());
+      const auto tokens = RandomTokens(length, length, tiny().vocab());
       SCOPED_TRACE(absl::StrCat("chunk ", chunk, ", piece ", piece, ", prompt ", length));
-      const Answer want = PlainAnswer(Tiny(), tokens, kAnswer);
+      const Answer want = PlainAnswer(tiny(), tokens, kAnswer);
       Answer without_prompt = want;
       without_prompt.prompt_logprobs.clear();
 
       DecodeCall local = GreedyCall(tokens, Local(), kAnswer);
       local.prompt_logprobs = true;
       ExpectSame(trio.Run(local), want);
-      for (int split = 1; split < Tiny().layers(); ++split) {
+      for (int split = 1; split < tiny().layers(); ++split) {
         DecodeCall call = GreedyCall(tokens, ExactOnDecode(split), kAnswer);
         call.prompt_logprobs = true;
         ExpectSame(trio.Run(call), want);
@@ -45,12 +77,12 @@ TEST(OracleTest, EveryExactRouteEqualsAPlainForward) {
   }
 }
 
-TEST(OracleTest, BlockAndChunkBorders) {
-  Trio trio;
+TEST_P(OracleTest, BlockAndChunkBorders) {
+  Trio trio(Options());
   for (int64_t length : {1, 2, 63, 64, 65, 127, 128, 129}) {
     SCOPED_TRACE(length);
-    const auto tokens = RandomTokens(length, length, Tiny().vocab());
-    Answer want = PlainAnswer(Tiny(), tokens, kAnswer);
+    const auto tokens = RandomTokens(length, length, tiny().vocab());
+    Answer want = PlainAnswer(tiny(), tokens, kAnswer);
     want.prompt_logprobs.clear();
     ExpectSame(trio.Run(GreedyCall(tokens, Local(), kAnswer)), want);
     ExpectSame(trio.Run(GreedyCall(tokens, ExactOnDecode(2), kAnswer)), want);
@@ -58,27 +90,15 @@ TEST(OracleTest, BlockAndChunkBorders) {
   }
 }
 
-// The plan that the norms of the lower layers give.
-ridge::FillPlan PlanFor(const std::vector<int32_t>& tokens, const ridge::FillDecision& decision,
-                        float threshold) {
-  const std::vector<float> norms = PlainRowNorms(Tiny(), tokens, decision.split);
-  const int64_t count = static_cast<int64_t>(tokens.size());
-  std::vector<int32_t> outliers;
-  for (int64_t i = 0; i < ridge::TailBegin(decision, count); ++i) {
-    if (ridge::IsOutlier(i, norms[i], threshold)) outliers.push_back(static_cast<int32_t>(i));
-  }
-  return ridge::MakeFillPlan(decision, count, outliers, {});
-}
-
-TEST(OracleTest, FilledPrefillEqualsTheMethodOnWholeTensors) {
+TEST_P(OracleTest, FilledPrefillEqualsTheMethodOnWholeTensors) {
   base::Rng rng(12);
-  for (int split = 1; split < Tiny().layers(); ++split) {
-    const auto probe = RandomTokens(1, 200, Tiny().vocab());
-    std::vector<float> norms = PlainRowNorms(Tiny(), probe, split);
+  for (int split = 1; split < tiny().layers(); ++split) {
+    const auto probe = RandomTokens(1, 200, tiny().vocab());
+    std::vector<float> norms = PlainRowNorms(tiny(), probe, split);
     std::nth_element(norms.begin(), norms.begin() + 190, norms.end());
     const float threshold = norms[190];  // about one row in twenty
-    const auto maps = Tiny().RandomMaps(split, threshold);
-    TrioOptions options;
+    const auto maps = tiny().RandomMaps(split, threshold);
+    TrioOptions options = Options();
     options.maps = maps.get();
     options.prefill.chunk_tokens = split == 2 ? 128 : 64;
     options.decode.piece_tokens = 1 + static_cast<int64_t>(rng.NextBelow(60));
@@ -86,12 +106,12 @@ TEST(OracleTest, FilledPrefillEqualsTheMethodOnWholeTensors) {
     int64_t outliers = 0;
     for (int64_t length : {33, 40, 128, 150, 231}) {
       SCOPED_TRACE(absl::StrCat("split ", split, ", prompt ", length));
-      const auto tokens = RandomTokens(length, length, Tiny().vocab());
+      const auto tokens = RandomTokens(length, length, tiny().vocab());
       const ridge::FillDecision decision = Speed(split, 32);
-      const PlainFill fill{maps.get(), PlanFor(tokens, decision, threshold)};
+      const PlainFill fill{maps.get(), PlanFor(tiny(), tokens, decision, threshold)};
       StartedEvent started;
       ExpectSame(trio.Run(GreedyCall(tokens, decision, kAnswer), &started),
-                 PlainAnswer(Tiny(), tokens, kAnswer, &fill));
+                 PlainAnswer(tiny(), tokens, kAnswer, &fill));
       EXPECT_EQ(started.report.mode, ridge::Mode::kSpeed);
       EXPECT_EQ(started.report.split, split);
       EXPECT_EQ(started.report.tail, 32);
@@ -108,13 +128,13 @@ TEST(OracleTest, FilledPrefillEqualsTheMethodOnWholeTensors) {
   }
 }
 
-TEST(OracleTest, APromptWithinTheTailRunsExactInSpeedToo) {
-  const auto maps = Tiny().RandomMaps(2);
-  TrioOptions options;
+TEST_P(OracleTest, APromptWithinTheTailRunsExactInSpeedToo) {
+  const auto maps = tiny().RandomMaps(2);
+  TrioOptions options = Options();
   options.maps = maps.get();
   Trio trio(options);
-  const auto tokens = RandomTokens(5, 90, Tiny().vocab());
-  Answer want = PlainAnswer(Tiny(), tokens, kAnswer);
+  const auto tokens = RandomTokens(5, 90, tiny().vocab());
+  Answer want = PlainAnswer(tiny(), tokens, kAnswer);
   want.prompt_logprobs.clear();
   StartedEvent started;
   ExpectSame(trio.Run(GreedyCall(tokens, Speed(2, 90), kAnswer), &started), want);
@@ -123,7 +143,7 @@ TEST(OracleTest, APromptWithinTheTailRunsExactInSpeedToo) {
 }
 
 // Negative control: random maps must not give the exact answer, or the oracle above would show nothing.
-TEST(OracleTest, TheFillChangesTheAnswer) {
+TEST(NegativeControlTest, TheFillChangesTheAnswer) {
   const auto maps = Tiny().RandomMaps(2);
   TrioOptions options;
   options.maps = maps.get();
@@ -140,32 +160,33 @@ struct Load {
   Submitted submitted;
 };
 
-std::vector<Load> RandomLoad(uint64_t seed, int count, const ridge::DeviceMaps& maps) {
+std::vector<Load> RandomLoad(uint64_t seed, int count, const ridge::DeviceMaps& maps,
+                             const TinyModel& tiny = Tiny()) {
   base::Rng rng(seed);
   std::vector<Load> loads(count);
   const int split = maps.manifest().split;
   for (int i = 0; i < count; ++i) {
     const auto tokens =
-        RandomTokens(seed * 1000 + i, 1 + static_cast<int64_t>(rng.NextBelow(120)), Tiny().vocab());
+        RandomTokens(seed * 1000 + i, 1 + static_cast<int64_t>(rng.NextBelow(120)), tiny.vocab());
     const ridge::FillDecision routes[] = {Local(), ExactOnDecode(split), ExactOnPrefill(), Speed(split, 16)};
     const ridge::FillDecision& decision = routes[rng.NextBelow(4)];
     loads[i].call = GreedyCall(tokens, decision, 1 + static_cast<int64_t>(rng.NextBelow(12)));
-    const PlainFill fill{
-        &maps, decision.mode == ridge::Mode::kSpeed ? PlanFor(tokens, decision, 0.0f) : ridge::FillPlan()};
+    const PlainFill fill{&maps, decision.mode == ridge::Mode::kSpeed ? PlanFor(tiny, tokens, decision, 0.0f)
+                                                                     : ridge::FillPlan()};
     const bool filled = fill.plan.tail_begin > 0;
-    loads[i].alone = PlainAnswer(Tiny(), tokens, loads[i].call.max_tokens, filled ? &fill : nullptr);
+    loads[i].alone = PlainAnswer(tiny, tokens, loads[i].call.max_tokens, filled ? &fill : nullptr);
     loads[i].alone.prompt_logprobs.clear();
   }
   return loads;
 }
 
-TEST(BatchTest, ManyConcurrentRequestsAnswerAsAlone) {
-  const auto maps = Tiny().RandomMaps(2);
-  TrioOptions options;
+TEST_P(OracleTest, ManyConcurrentRequestsAnswerAsAlone) {
+  const auto maps = tiny().RandomMaps(2);
+  TrioOptions options = Options();
   options.maps = maps.get();
   options.decode.max_running = 20;
   Trio trio(options);
-  std::vector<Load> loads = RandomLoad(21, 40, *maps);
+  std::vector<Load> loads = RandomLoad(21, 40, *maps, tiny());
   for (Load& load : loads) load.submitted = trio.Start(load.call);
   for (const Load& load : loads) {
     const FinishedEvent end = load.submitted.out->Wait();

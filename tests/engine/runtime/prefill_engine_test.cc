@@ -286,7 +286,7 @@ class LowerLayersTest : public PrefillEngineTest {
     const auto want = Run(call);
     ASSERT_EQ(want->Wait(), absl::OkStatus());
     engine_.reset();
-    const TinyModel lower(layer_end);
+    const TinyModel lower(kernels::MakeReferenceBackend(), layer_end);
     const auto lower_maps = lower.RandomMaps(1);
     Start({.chunk_tokens = 64, .context_tokens = 256}, lower_maps.get(), lower);
     const auto got = Run(call);

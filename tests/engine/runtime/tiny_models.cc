@@ -83,12 +83,15 @@ class Plain {
     std::iota(positions.begin(), positions.end(), 0);
     const auto batch = Batch(positions, Phase::kPrompt);
     const int split = fill.maps->manifest().split;
-    kernels::Tensor kv = New(DType::kF32, rows, 2LL * model_.config().kv_width());
+    const DType dtype = backend_.capabilities().activation_dtype;
+    kernels::Tensor x = New(dtype, rows, model_.config().hidden);
+    kernels::Tensor kv = New(dtype, rows, 2LL * model_.config().kv_width());
+    Ok(backend_.Cast(*stream_, {hidden.Rows(0, rows), x.view()}));
     for (int layer = split; layer < model_.config().layers; ++layer) {
       if (layer == split) {
         Ok(model_.ProjectKv(*stream_, *workspace_, layer, hidden.Rows(0, rows), kv.view()));
       } else {
-        Ok(fill.maps->Apply(*stream_, layer, hidden.Rows(0, rows), kv.view()));
+        Ok(fill.maps->Apply(*stream_, layer, x.view(), kv.view()));
       }
       Ok(model_.WriteKv(*stream_, layer, kv.view(), *batch, *cache_));
     }
@@ -155,7 +158,8 @@ std::vector<float> PromptLogprobs(const std::vector<float>& logits, const std::v
 
 }  // namespace
 
-TinyModel::TinyModel(int layer_end) : backend_(kernels::MakeReferenceBackend()) {
+TinyModel::TinyModel(std::unique_ptr<kernels::Backend> backend, int layer_end)
+    : backend_(std::move(backend)) {
   const auto source = Ok(model::WeightSource::Open(kCheckpoint));
   model::LoadOptions options;
   options.layer_end = layer_end;

@@ -1,4 +1,4 @@
-// The tiny llama checkpoint on the reference backend, random maps for it, and plain forwards that know
+// The tiny llama checkpoint on any backend, random maps for it, and plain forwards that know
 // nothing of engines, splits, chunks or pieces: what the engines' answers are held against, bit for bit.
 #pragma once
 
@@ -17,7 +17,8 @@ namespace ridgefill::runtime {
 class TinyModel {
  public:
   // Layers [0, layer_end); -1: all and the head.
-  explicit TinyModel(int layer_end = -1);
+  explicit TinyModel(std::unique_ptr<kernels::Backend> backend = kernels::MakeReferenceBackend(),
+                     int layer_end = -1);
 
   const model::Model& model() const { return *model_; }
   int layers() const { return model_->config().layers; }

@@ -26,6 +26,7 @@ inline const TinyModel& Tiny() {
 }
 
 struct TrioOptions {
+  const TinyModel* tiny = &Tiny();
   PrefillEngineOptions prefill{.chunk_tokens = 64, .context_tokens = 512, .frame_bytes = 16 << 10};
   DecodeEngineOptions decode{.context_tokens = 512, .cache_blocks = 64, .piece_tokens = 48};
   DirectOptions transport;
@@ -35,13 +36,15 @@ struct TrioOptions {
 class Trio {
  public:
   explicit Trio(const TrioOptions& options = {}) : clock_(base::MakeSystemClock()) {
-    const Hello hello = Tiny().MakeHello();
-    auto prefill = PrefillEngine::Create(Tiny().model(), options.maps, hello, *clock_, options.prefill);
+    const Hello hello = options.tiny->MakeHello();
+    auto prefill =
+        PrefillEngine::Create(options.tiny->model(), options.maps, hello, *clock_, options.prefill);
     if (!prefill.ok()) std::fprintf(stderr, "%s\n", prefill.status().ToString().c_str());
     prefill_ = *std::move(prefill);
     directory_ =
         std::make_unique<DirectDirectory>(std::make_shared<DirectSource>(*prefill_, options.transport));
-    auto decode = DecodeEngine::Create(Tiny().model(), hello, directory_.get(), *clock_, options.decode);
+    auto decode =
+        DecodeEngine::Create(options.tiny->model(), hello, directory_.get(), *clock_, options.decode);
     if (!decode.ok()) std::fprintf(stderr, "%s\n", decode.status().ToString().c_str());
     decode_ = *std::move(decode);
   }

@@ -7,10 +7,13 @@ add_custom_target(programs)
 # Builds every test with the label `threaded`: all that the `tsan` preset runs.
 add_custom_target(threaded_tests)
 
-# Goes into every program of the `tsan` preset; tests/support/tsan_absl.cc says why.
+# Goes into every program of the `tsan` preset; the heads of tests/support/tsan_*.cc say why.
 if(RIDGEFILL_SANITIZE MATCHES "thread")
-  set(RIDGEFILL_TSAN_OBJECTS ridgefill_tsan_absl)
+  set(RIDGEFILL_TSAN_OBJECTS ridgefill_tsan)
 endif()
+set(RIDGEFILL_SANITIZER_OPTIONS
+    UBSAN_OPTIONS=print_stacktrace=1
+    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${CMAKE_SOURCE_DIR}/tests/support/tsan.supp")
 
 # ridgefill_library(SOURCES a.cc ... [DEPS target ...] [PRIVATE_DEPS target ...]): the library of the current folder.
 function(ridgefill_library)
@@ -68,7 +71,7 @@ function(ridgefill_test)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${RIDGEFILL_SANITIZER_OPTIONS}")
   if(ARG_LABELS)
     set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}")
   endif()

@@ -48,6 +48,11 @@ absl::Status AddFile(const tokenizer::Tokenizer& tokenizer, const std::filesyste
 
 absl::StatusOr<std::vector<Document>> LoadCorpus(const tokenizer::Tokenizer& tokenizer,
                                                  const std::string& folder, const CorpusOptions& options) {
+  if (options.document_tokens < 2) {
+    return base::Error(
+        absl::StatusCode::kInvalidArgument, "FIT_DOCUMENT_TOKENS",
+        absl::StrCat("documents must have at least 2 tokens, asked for ", options.document_tokens));
+  }
   RF_ASSIGN_OR_RETURN(const auto files, TextFiles(folder));
   std::vector<Document> documents;
   for (const auto& file : files) {

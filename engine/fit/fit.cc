@@ -1,6 +1,7 @@
 #include "engine/fit/fit.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <system_error>
@@ -39,9 +40,25 @@ absl::Status CheckOptions(const model::ModelConfig& config, const std::vector<Do
   if (o.rows < 0 || (o.rows == 0 && o.merge.empty())) {
     return BadOption("FIT_ROWS", absl::StrCat("rows must be at least 1 without sums to merge, got ", o.rows));
   }
-  if (!(o.outlier_ratio > 1)) {
+  if (o.tail_minimum < 1 || o.tail_default < o.tail_minimum || o.min_bulk < 0) {
+    return BadOption(
+        "FIT_TAIL",
+        absl::StrCat("the tail (", o.tail_default, ") must be at least its minimum (", o.tail_minimum,
+                     "), that at least 1, and the bulk (", o.min_bulk, ") at least 0"));
+  }
+  if (!std::isfinite(o.outlier_threshold) || o.outlier_threshold < 0) {
+    return BadOption("FIT_OUTLIER_THRESHOLD",
+                     absl::StrCat("the outlier threshold must be a norm, got ", o.outlier_threshold));
+  }
+  if (!(o.outlier_ratio > 1) || !std::isfinite(o.outlier_ratio)) {
     return BadOption("FIT_OUTLIER_RATIO",
                      absl::StrCat("the outlier ratio must be over 1, got ", o.outlier_ratio));
+  }
+  for (const Document& document : documents) {
+    const int64_t tokens = static_cast<int64_t>(document.ids.size());
+    if (tokens >= 2 && tokens <= config.context) continue;
+    return BadOption("FIT_DOCUMENT_TOKENS", absl::StrCat("documents must have 2 to ", config.context,
+                                                         " tokens (the model's context), one has ", tokens));
   }
   const int64_t have = static_cast<int64_t>(documents.size());
   if (o.held_out_documents < 1 || o.held_out_documents + (o.rows > 0 ? 1 : 0) > have) {
@@ -153,7 +170,6 @@ class Fitter {
       RF_RETURN_IF_ERROR(Progress(FitStage::kOutliers, static_cast<int64_t>(i + 1),
                                   static_cast<int64_t>(count), static_cast<int64_t>(sample.size())));
     }
-    if (norms.empty()) return BadOption("FIT_CORPUS", "documents of one token cannot be fitted");
     const auto middle = norms.begin() + static_cast<int64_t>(norms.size() / 2);
     std::nth_element(norms.begin(), middle, norms.end());
     return options_.outlier_ratio * *middle;

@@ -78,7 +78,8 @@ TEST_F(CorpusTest, SaysWhatWasLookedFor) {
 TEST_F(CorpusTest, NamesTheFileThatIsNotText) {
   Write("a.txt", "fine");
   Write("b.txt", "bad \xff bytes");
-  const absl::Status status = Load(1).status();
+  EXPECT_EQ(base::GetErrorDetail(Load(0).status())->reason, "FIT_DOCUMENT_TOKENS");
+  const absl::Status status = Load(2).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("b.txt"));
 }

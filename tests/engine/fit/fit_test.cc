@@ -312,6 +312,13 @@ TEST_F(FitTest, RefusesOptionsThatMakeNoSense) {
   EXPECT_EQ(reason([](FitOptions& o) { o.held_out_documents = 0; }), "FIT_CORPUS");
   EXPECT_EQ(reason([](FitOptions& o) { o.held_out_documents = 9; }), "FIT_CORPUS");
   EXPECT_EQ(reason([](FitOptions& o) { o.outlier_ratio = 0.5f; }), "FIT_OUTLIER_RATIO");
+  EXPECT_EQ(reason([](FitOptions& o) { o.outlier_threshold = NAN; }), "FIT_OUTLIER_THRESHOLD");
+  EXPECT_EQ(reason([](FitOptions& o) { o.tail_default = 3; }), "FIT_TAIL");
+  EXPECT_EQ(reason([](FitOptions& o) { o.min_bulk = -1; }), "FIT_TAIL");
+  documents_[3].ids.resize(1);
+  EXPECT_EQ(reason([](FitOptions&) {}), "FIT_DOCUMENT_TOKENS");
+  documents_[3].ids.resize(model_->config().context + 1);
+  EXPECT_EQ(reason([](FitOptions&) {}), "FIT_DOCUMENT_TOKENS");
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/never"));
 }
 

@@ -1,0 +1,185 @@
+#include "services/common/config.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "engine/base/status.h"
+#include "services/common/call_context.h"
+#include "services/common/memory.h"
+#include "services/common/model_files.h"
+
+namespace ridgefill::common {
+namespace {
+
+using config::v1::DecodeConfig;
+using config::v1::PrefillConfig;
+using config::v1::RouterConfig;
+using config::v1::ServeConfig;
+using testing::HasSubstr;
+
+std::string FieldOf(const absl::Status& status) {
+  const auto detail = base::GetErrorDetail(status);
+  return detail.has_value() ? detail->field : "";
+}
+
+TEST(ConfigTest, DefaultsAreThoseOfTheProtoAndAreValid) {
+  DecodeConfig decode;
+  decode.mutable_source()->set_model("m");
+  FillDefaults(decode);
+  EXPECT_EQ(decode.listen().address(), "127.0.0.1:7402");
+  EXPECT_EQ(decode.kv_memory_mb(), 1024);
+  EXPECT_EQ(decode.max_running(), 32);
+  EXPECT_EQ(decode.transport(), "grpc");
+  EXPECT_TRUE(Validate(decode).ok()) << Validate(decode);
+
+  RouterConfig router;
+  router.mutable_source()->set_model("m");
+  router.add_decode_workers("localhost:1");
+  FillDefaults(router);
+  EXPECT_EQ(router.policy().auto_min_tokens(), 2048);
+  EXPECT_TRUE(Validate(router).ok()) << Validate(router);
+
+  ServeConfig serve;
+  serve.mutable_router()->mutable_source()->set_model("m");
+  FillDefaults(serve);
+  EXPECT_EQ(serve.decode().transport(), "local");
+  EXPECT_TRUE(Validate(serve).ok()) << Validate(serve);
+}
+
+TEST(ConfigTest, JsonIsReadAndUnknownFieldsAreNamed) {
+  PrefillConfig config;
+  ASSERT_TRUE(ParseConfig(R"({"source": {"model": "m"}, "chunk_tokens": 128})", config).ok());
+  EXPECT_EQ(config.chunk_tokens(), 128);
+  EXPECT_EQ(config.source().model(), "m");
+
+  const absl::Status unknown = ParseConfig(R"({"source": {"modle": "m"}})", config);
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("modle"));
+  const absl::Status type = ParseConfig(R"({"chunk_tokens": "many"})", config);
+  EXPECT_THAT(std::string(type.message()), HasSubstr("chunk_tokens"));
+  EXPECT_FALSE(ParseConfig("{", config).ok());
+}
+
+TEST(ConfigTest, WhatIsPrintedCanBeReadAgain) {
+  PrefillConfig config;
+  config.mutable_source()->set_model("m");
+  FillDefaults(config);
+  PrefillConfig again;
+  ASSERT_TRUE(ParseConfig(PrintConfig(config), again).ok());
+  EXPECT_EQ(again.SerializeAsString(), config.SerializeAsString());
+}
+
+TEST(ConfigTest, ViolationsNameTheirField) {
+  PrefillConfig good;
+  good.mutable_source()->set_model("m");
+  FillDefaults(good);
+  PrefillConfig bad = good;
+  bad.mutable_source()->clear_model();
+  EXPECT_EQ(FieldOf(Validate(bad)), "source.model");
+  bad = good;
+  bad.set_chunk_tokens(100);
+  EXPECT_EQ(FieldOf(Validate(bad)), "chunk_tokens");
+  bad = good;
+  bad.mutable_listen()->set_drain_seconds(-1);
+  EXPECT_EQ(FieldOf(Validate(bad)), "listen.drain_seconds");
+  bad = good;
+  bad.mutable_backend()->set_kind("tpu");
+  EXPECT_EQ(FieldOf(Validate(bad)), "backend.kind");
+
+  RouterConfig router;
+  router.mutable_source()->set_model("m");
+  FillDefaults(router);
+  EXPECT_EQ(FieldOf(Validate(router)), "decode_workers");
+  router.add_decode_workers("nowhere");
+  EXPECT_EQ(FieldOf(Validate(router)), "decode_workers");
+}
+
+TEST(ConfigTest, Addresses) {
+  for (const char* good : {"a:1", "127.0.0.1:0", "[::1]:65535", "host.example:80"}) {
+    EXPECT_TRUE(CheckAddress("x", good).ok()) << good;
+  }
+  for (const char* bad : {"", "a", ":1", "a:", "a:65536", "a:-1", "a: 1", "a:1b"}) {
+    EXPECT_FALSE(CheckAddress("x", bad).ok()) << bad;
+  }
+}
+
+TEST(MemoryTest, RefusalHasTheArithmetic) {
+  MemoryNeed need;
+  need.parts = {{"weights", int64_t{300} << 20}, {"KV cache", int64_t{1024} << 20}};
+  EXPECT_TRUE(CheckFits(need, int64_t{1324} << 20).ok());
+  EXPECT_TRUE(CheckFits(need, -1).ok()) << "unknown: anything goes";
+  const absl::Status refused = CheckFits(need, int64_t{1323} << 20);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("weights 300 MB + KV cache 1024 MB = 1324 MB, but 1323 MB are available"));
+}
+
+TEST(MemoryTest, ReadsWhatTheSystemSays) {
+  EXPECT_EQ(ParseMemAvailable("MemTotal: 9 kB\nMemAvailable:    1234 kB\nBuffers: 3 kB\n"), 1234 * 1024);
+  EXPECT_EQ(ParseMemAvailable("MemTotal: 9 kB\n"), -1);
+  EXPECT_EQ(ParseCgroupRoom("1000\n", "400\n"), 600);
+  EXPECT_EQ(ParseCgroupRoom("1000\n", "1400\n"), 0);
+  EXPECT_EQ(ParseCgroupRoom("max\n", "400\n"), -1);
+  EXPECT_EQ(ParseCgroupRoom("", ""), -1);
+  EXPECT_GT(AvailableMemory(), int64_t{1} << 20);
+}
+
+TEST(MemoryTest, CountsParameters) {
+  model::ModelConfig config;
+  config.layers = 2;
+  config.hidden = 8;
+  config.heads_q = 2;
+  config.heads_kv = 1;
+  config.head_dim = 4;
+  config.ffn = 16;
+  config.vocab = 10;
+  const int64_t layer = 8 * 8 * 2 + 8 * 4 * 2 + 3 * 8 * 16 + 2 * 8;
+  EXPECT_EQ(ParameterCount(config, 2, /*with_head=*/true), 2 * layer + 80 + 80 + 8);
+  EXPECT_EQ(ParameterCount(config, 1, /*with_head=*/false), layer + 80);
+}
+
+TEST(ModelFilesTest, FindsByPathAndByName) {
+  namespace fs = std::filesystem;
+  const fs::path home = fs::path(testing::TempDir()) / "home";
+  fs::create_directories(home / "models" / "folder");
+  fs::create_directories(home / "maps" / "single");
+  std::ofstream(home / "models" / "single.gguf") << "x";
+  std::ofstream(home / "models" / "folder" / "config.json") << "{}";
+
+  EXPECT_EQ(*FindModel(home.string(), "single"), (home / "models" / "single.gguf").string());
+  EXPECT_EQ(*FindModel(home.string(), "folder"), (home / "models" / "folder").string());
+  const std::string path = (home / "models" / "single.gguf").string();
+  EXPECT_EQ(*FindModel("/nowhere", path), path);
+  const auto missing = FindModel(home.string(), "other");
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("folder, single"));
+
+  EXPECT_EQ(ModelName(path), "single");
+  EXPECT_EQ(ModelName("/a/b/"), "b");
+  EXPECT_EQ(*FindMaps(home.string(), "single", ""), (home / "maps" / "single").string());
+  EXPECT_EQ(*FindMaps(home.string(), "folder", ""), "");
+  EXPECT_EQ(*FindMaps(home.string(), "single", "none"), "");
+  EXPECT_EQ(*FindMaps(home.string(), "folder", "single"), (home / "maps" / "single").string());
+  EXPECT_FALSE(FindMaps(home.string(), "folder", "other").ok());
+}
+
+TEST(ModelFilesTest, HomeFolder) {
+  EXPECT_EQ(HomeFolder("/data", "/root"), "/data");
+  EXPECT_EQ(HomeFolder("", "/root"), "/root/.cache/ridgefill");
+  EXPECT_EQ(HomeFolder(nullptr, "/root"), "/root/.cache/ridgefill");
+}
+
+TEST(TraceParentTest, OnlyWellFormedOnesPass) {
+  const std::string good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  EXPECT_TRUE(IsTraceParent(good));
+  for (std::string bad : {std::string(), good + "0", "ff" + good.substr(2), std::string(55, '0'),
+                          "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+                          "00-00000000000000000000000000000000-00f067aa0ba902b7-01"}) {
+    EXPECT_FALSE(IsTraceParent(bad)) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace ridgefill::common

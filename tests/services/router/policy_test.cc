@@ -1,0 +1,152 @@
+// SplitPolicy and Placement.
+#include <gmock/gmock.h>
+
+#include "engine/base/status.h"
+#include "services/router/placement.h"
+#include "services/router/split_policy.h"
+
+namespace ridgefill::router {
+namespace {
+
+using ridge::LatePassAt;
+using ridge::Mode;
+
+// SmolLM2's figures.
+const PrefillFacts kWithMaps = {30, 30, 18, 512, 64, 512};
+const PrefillFacts kWithoutMaps = {30, 30, 0, 0, 0, 0};
+const PrefillFacts kLowerOnly = {30, 18, 18, 512, 64, 512};
+
+ridge::FillDecision Must(const PolicyOptions& options, const PromptFacts& prompt,
+                         const PrefillFacts& prefill) {
+  auto decision = Decide(options, prompt, prefill);
+  EXPECT_TRUE(decision.ok()) << decision.status();
+  return decision.value_or(ridge::FillDecision{});
+}
+
+std::string ReasonOf(const absl::Status& status) {
+  const auto detail = base::GetErrorDetail(status);
+  return detail.has_value() ? detail->reason : "";
+}
+
+TEST(SplitPolicyTest, AutoGoesByLength) {
+  const auto long_one = Must({}, {Mode::kAuto, 2048, 2048}, kWithMaps);
+  EXPECT_EQ(long_one.mode, Mode::kSpeed);
+  EXPECT_EQ(long_one.split, 18);
+  EXPECT_EQ(long_one.tail, 512);
+  EXPECT_EQ(long_one.reason, "LONG_PROMPT");
+  EXPECT_EQ(long_one.late_pass, LatePassAt::kDecode);
+  const auto medium = Must({}, {Mode::kAuto, 2047, 2047}, kWithMaps);
+  EXPECT_EQ(medium.mode, Mode::kExact);
+  EXPECT_EQ(medium.reason, "BELOW_AUTO_MIN");
+  EXPECT_EQ(Must({}, {Mode::kAuto, 1023, 1023}, kWithMaps).reason, "SHORT_PROMPT");
+  EXPECT_EQ(Must({}, {Mode::kAuto, 8000, 8000}, kWithoutMaps).reason, "NO_MAPS");
+}
+
+TEST(SplitPolicyTest, AskedModesAreNeverDowngradedSilently) {
+  EXPECT_EQ(Must({}, {Mode::kExact, 8000, 8000}, kWithMaps).reason, "REQUESTED");
+  EXPECT_EQ(Must({}, {Mode::kExact, 8000, 8000}, kWithMaps).mode, Mode::kExact);
+  EXPECT_EQ(Must({}, {Mode::kSpeed, 1024, 1024}, kWithMaps).mode, Mode::kSpeed);
+  const auto short_one = Must({}, {Mode::kSpeed, 1023, 1023}, kWithMaps);
+  EXPECT_EQ(short_one.mode, Mode::kExact);
+  EXPECT_EQ(short_one.reason, "SHORT_PROMPT");
+  const auto no_maps = Decide({}, {Mode::kSpeed, 8000, 8000}, kWithoutMaps);
+  EXPECT_EQ(no_maps.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(no_maps.status()), "NO_MAPS");
+  EXPECT_EQ(Decide({}, {Mode::kQuality, 8000, 8000}, kWithMaps).status().code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+TEST(SplitPolicyTest, TheOperatorMayForbidFillingAndSetTheTail) {
+  PolicyOptions options;
+  options.forbid_filled = true;
+  EXPECT_EQ(Must(options, {Mode::kAuto, 8000, 8000}, kWithMaps).reason, "OPERATOR");
+  EXPECT_EQ(ReasonOf(Decide(options, {Mode::kSpeed, 8000, 8000}, kWithMaps).status()), "MODE_FORBIDDEN");
+  options.forbid_filled = false;
+  options.tail = 1024;
+  EXPECT_EQ(Must(options, {Mode::kSpeed, 8000, 8000}, kWithMaps).tail, 1024);
+  options.tail = 8;
+  EXPECT_EQ(Must(options, {Mode::kSpeed, 8000, 8000}, kWithMaps).tail, 64) << "the map set's least";
+}
+
+TEST(SplitPolicyTest, ExactRunsWhereItCan) {
+  EXPECT_EQ(Must({}, {Mode::kExact, 8000, 8000}, kWithMaps).late_pass, LatePassAt::kPrefill);
+  const auto lower = Must({}, {Mode::kExact, 8000, 8000}, kLowerOnly);
+  EXPECT_EQ(lower.late_pass, LatePassAt::kDecode);
+  EXPECT_EQ(lower.split, 18);
+  const auto local = Must({}, {Mode::kExact, 256, 256}, kWithMaps);
+  EXPECT_TRUE(local.local);
+  EXPECT_EQ(local.reason, "LOCAL");
+  EXPECT_FALSE(Must({}, {Mode::kExact, 257, 257}, kWithMaps).local);
+  EXPECT_TRUE(Must({}, {Mode::kExact, 8000, 100}, kWithMaps).local) << "by uncached length";
+  const auto alone = Must({}, {Mode::kExact, 8000, 8000}, PrefillFacts{});
+  EXPECT_TRUE(alone.local);
+  EXPECT_EQ(alone.reason, "NO_PREFILL_WORKERS");
+}
+
+TEST(SplitPolicyTest, PromptLogprobsRunExactOnDecode) {
+  const auto decision = Must({}, {Mode::kAuto, 8000, 8000, true}, kWithMaps);
+  EXPECT_EQ(decision.mode, Mode::kExact);
+  EXPECT_TRUE(decision.local);
+  EXPECT_EQ(decision.reason, "PROMPT_LOGPROBS");
+  EXPECT_EQ(Decide({}, {Mode::kSpeed, 8000, 8000, true}, kWithMaps).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+WorkerReport Serving(int64_t load) {
+  WorkerReport report;
+  report.serving = true;
+  report.load = load;
+  return report;
+}
+
+TEST(PlacementTest, NobodyServingIsUnavailable) {
+  Placement placement("decode", {"a:1", "b:1"});
+  const auto none = placement.Pick({});
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(none.status()), "NO_WORKER");
+}
+
+TEST(PlacementTest, LeastLoadWinsAndLeasesCount) {
+  Placement placement("decode", {"a:1", "b:1"});
+  placement.Update(0, Serving(2));
+  placement.Update(1, Serving(0));
+  auto first = *placement.Pick({});
+  auto second = *placement.Pick({});
+  EXPECT_EQ(first.index(), 1);
+  EXPECT_EQ(second.index(), 1);
+  EXPECT_EQ(placement.in_flight(1), 2);
+  EXPECT_EQ(placement.Pick({})->index(), 0) << "equal load: the other one's turn";
+  { auto moved = std::move(second); }
+  EXPECT_EQ(placement.in_flight(1), 1);
+}
+
+TEST(PlacementTest, EqualWorkersTakeTurns) {
+  Placement placement("prefill", {"a:1", "b:1", "c:1"});
+  for (int i = 0; i < 3; ++i) placement.Update(i, Serving(0));
+  std::vector<int> order;
+  for (int i = 0; i < 6; ++i) order.push_back(placement.Pick({})->index());
+  EXPECT_THAT(order, testing::ElementsAre(0, 1, 2, 0, 1, 2));
+}
+
+TEST(PlacementTest, TheUnhealthyGetNothingUntilTheyRecover) {
+  Placement placement("decode", {"a:1", "b:1"});
+  placement.Update(0, Serving(0));
+  placement.Update(1, Serving(5));
+  placement.MarkDown(0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(placement.Pick({})->index(), 1);
+  placement.Update(0, {});
+  EXPECT_EQ(placement.Pick({})->index(), 1);
+  placement.Update(0, Serving(0));
+  EXPECT_EQ(placement.Pick({})->index(), 0);
+}
+
+TEST(PlacementTest, AvoidsWhoFailedUnlessThereIsNoOther) {
+  Placement placement("decode", {"a:1", "b:1"});
+  placement.Update(0, Serving(0));
+  placement.Update(1, Serving(9));
+  EXPECT_EQ(placement.Pick({0})->index(), 1);
+  EXPECT_EQ(placement.Pick({0, 1})->index(), 0);
+}
+
+}  // namespace
+}  // namespace ridgefill::router

@@ -25,7 +25,7 @@ void BlockF16(const uint8_t* in, float* out) { *out = LoadF16(in); }
 void BlockBF16(const uint8_t* in, float* out) { *out = base::BF16ToF32(Load<uint16_t>(in)); }
 
 // d f16, 16 bytes: element i in the low nibble of byte i, element i + 16 in the high one.
-void BlockQ4_0(const uint8_t* in, float* out) {
+void BlockQ40(const uint8_t* in, float* out) {
   const float d = LoadF16(in);
   for (int i = 0; i < 16; ++i) {
     out[i] = d * static_cast<float>((in[2 + i] & 15) - 8);
@@ -34,7 +34,7 @@ void BlockQ4_0(const uint8_t* in, float* out) {
 }
 
 // d f16, m f16, nibbles as in Q4_0.
-void BlockQ4_1(const uint8_t* in, float* out) {
+void BlockQ41(const uint8_t* in, float* out) {
   const float d = LoadF16(in);
   const float m = LoadF16(in + 2);
   for (int i = 0; i < 16; ++i) {
@@ -44,7 +44,7 @@ void BlockQ4_1(const uint8_t* in, float* out) {
 }
 
 // d f16, 32 int8.
-void BlockQ8_0(const uint8_t* in, float* out) {
+void BlockQ80(const uint8_t* in, float* out) {
   const float d = LoadF16(in);
   for (int i = 0; i < 32; ++i) out[i] = static_cast<float>(static_cast<int8_t>(in[2 + i])) * d;
 }
@@ -63,7 +63,7 @@ void UnpackScaleMin(const uint8_t* packed, int j, uint8_t* scale, uint8_t* min) 
 
 // d f16, dmin f16, 12 bytes of scales and minima, 128 bytes: 4 groups of 32 bytes, low nibbles then high
 // nibbles.
-void BlockQ4_K(const uint8_t* in, float* out) {
+void BlockQ4K(const uint8_t* in, float* out) {
   const float d = LoadF16(in);
   const float dmin = LoadF16(in + 2);
   for (int j = 0; j < 8; ++j) {
@@ -80,7 +80,7 @@ void BlockQ4_K(const uint8_t* in, float* out) {
 // 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 int8 scales, d f16. Two halves of 128 elements,
 // each four rows of 32: row r has its nibbles in 32 bytes at (r % 2) * 32 (low for r < 2, else high) and its
 // pair at shift 2r.
-void BlockQ6_K(const uint8_t* in, float* out) {
+void BlockQ6K(const uint8_t* in, float* out) {
   const uint8_t* scales = in + 192;
   const float d = LoadF16(in + 208);
   for (int row = 0; row < 8; ++row) {
@@ -113,15 +113,15 @@ Widener WidenerOf(Encoding encoding) {
     case Encoding::kBF16:
       return EachBlock<BlockBF16>;
     case Encoding::kQ4_0:
-      return EachBlock<BlockQ4_0>;
+      return EachBlock<BlockQ40>;
     case Encoding::kQ4_1:
-      return EachBlock<BlockQ4_1>;
+      return EachBlock<BlockQ41>;
     case Encoding::kQ8_0:
-      return EachBlock<BlockQ8_0>;
+      return EachBlock<BlockQ80>;
     case Encoding::kQ4_K:
-      return EachBlock<BlockQ4_K>;
+      return EachBlock<BlockQ4K>;
     case Encoding::kQ6_K:
-      return EachBlock<BlockQ6_K>;
+      return EachBlock<BlockQ6K>;
     default:
       return nullptr;
   }

@@ -6,14 +6,13 @@
 #include "engine/base/check.h"
 #include "engine/formats/safetensors.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace ridgefill::formats;  // NOLINT(build/namespaces): one function
-  const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
-  const auto file = SafetensorsFile::Parse(bytes);
-  if (!file.ok()) return 0;
+namespace ridgefill::formats {
+namespace {
+
+void ReadTensors(const SafetensorsFile& file, absl::string_view bytes) {
   const char* end = nullptr;
-  for (const TensorInfo& info : file->tensors()) {
-    const auto tensor = file->Tensor(info.name);
+  for (const TensorInfo& info : file.tensors()) {
+    const auto tensor = file.Tensor(info.name);
     RF_CHECK(tensor.ok());
     RF_CHECK(end == nullptr || tensor->bytes.data() == end);
     end = tensor->bytes.data() + tensor->bytes.size();
@@ -22,5 +21,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     (void)ReadF64(*tensor).ok();
   }
   RF_CHECK(end == nullptr || end == bytes.data() + bytes.size());
+}
+
+}  // namespace
+}  // namespace ridgefill::formats
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const auto file = ridgefill::formats::SafetensorsFile::Parse(bytes);
+  if (file.ok()) ridgefill::formats::ReadTensors(*file, bytes);
   return 0;
 }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -41,9 +42,14 @@ struct AppendValue {
   void operator()(const std::string& value) const { AppendString(out, value); }
 };
 
+std::atomic<Severity> threshold = Severity::kInfo;
+
 }  // namespace
 
+void SetLogThreshold(Severity least) { threshold = least; }
+
 void Log(Severity severity, absl::string_view event, std::initializer_list<LogField> fields) {
+  if (severity < threshold) return;
   static constexpr const char* kNames[] = {"INFO", "WARNING", "ERROR"};
   std::string line =
       absl::StrCat("{\"ts\":\"", absl::FormatTime(absl::RFC3339_full, absl::Now(), absl::UTCTimeZone()),

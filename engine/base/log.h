@@ -21,4 +21,8 @@ struct LogField {
 // Event names are lower_snake_case and stable: operators filter by them.
 void Log(Severity severity, absl::string_view event, std::initializer_list<LogField> fields);
 
+// Lines less severe than this are left out, in the whole process (default: none are). For the main() of a
+// program that people sit in front of.
+void SetLogThreshold(Severity least);
+
 }  // namespace ridgefill::base

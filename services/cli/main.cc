@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 
+#include "engine/base/log.h"
 #include "services/cli/command.h"
 #include "services/common/model_files.h"
 #include "services/common/process.h"
@@ -21,6 +22,9 @@ int main(int argc, char** argv) {
       "  RIDGEFILL_HOME   where models and map sets are kept by name (default: ~/.cache/ridgefill)\n\n"
       "`ridgefill COMMAND --help` describes a command. The same three services as separate programs:\n"
       "ridgefill-router, ridgefill-prefill, ridgefill-decode.");
+  bool verbose = false;
+  app.add_flag("--verbose", verbose,
+               "Commands other than `serve`: log to standard error what services would log");
   cli::Run run;
   cli::AddServe(app, run);
   cli::AddGenerate(app, run);
@@ -32,6 +36,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
   }
+  if (!verbose && !app.got_subcommand("serve")) base::SetLogThreshold(base::Severity::kWarning);
   const std::string home = common::HomeFolder(std::getenv("RIDGEFILL_HOME"), std::getenv("HOME"));
   return common::ExitCode("ridgefill", run({home}));
 }

@@ -1,5 +1,6 @@
 // Linear, Gram, pointwise and row ops of the CPU backend.
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "kernels/api/check_args.h"
@@ -14,13 +15,22 @@ char* Row(const TensorView& t, int64_t row) {
   return t.as<char>() + row * t.row_elements() * ByteSize(t.dtype);
 }
 
-// Rows of a product that one task takes: enough to pay for turning a panel into f32, few enough that every
-// thread gets several tasks. A multiple of every ISA's tile.
+// Rows of a product that one task takes, of at most kMost. Fewer rows balance the threads better, more rows
+// spread the cost of turning a panel into f32 (about kPanelCost rows' worth) further.
 int64_t RowsPerTask(int64_t rows, int64_t panels, int threads) {
-  constexpr int64_t kMost = 240, kLeast = 48, kTile = 24;
-  const int64_t wanted_pieces = (6 * threads + panels - 1) / panels;
-  const int64_t even = (rows + wanted_pieces - 1) / wanted_pieces;
-  return std::clamp((even + kTile - 1) / kTile * kTile, kLeast, kMost);
+  constexpr int64_t kMost = 528, kLeast = 48, kTile = 6, kPanelCost = 12;
+  const auto rows_for = [&](int64_t pieces) {
+    return ((rows + pieces - 1) / pieces + kTile - 1) / kTile * kTile;
+  };
+  int64_t best_pieces = (rows + kMost - 1) / kMost, best_cost = INT64_MAX;
+  for (int64_t pieces = best_pieces; pieces == best_pieces || rows_for(pieces) >= kLeast; ++pieces) {
+    const int64_t rounds = (panels * pieces + threads - 1) / threads;
+    const int64_t cost = rounds * (rows_for(pieces) + kPanelCost);
+    if (cost >= best_cost) continue;
+    best_cost = cost;
+    best_pieces = pieces;
+  }
+  return rows_for(best_pieces);
 }
 
 }  // namespace
@@ -81,6 +91,7 @@ void CpuBackend::RunGemm(int64_t tasks, int64_t rows, absl::FunctionRef<GemmTask
 
 absl::Status CpuBackend::DoLinear(Stream&, const LinearArgs& a) {
   RF_RETURN_IF_ERROR(CheckActivation("linear", a.x));
+  if (a.x.dim(0) == 0) return absl::OkStatus();
   const auto& linear = static_cast<const CpuLinear&>(*a.weight);
   const int64_t rows = a.x.dim(0), per_task = RowsPerTask(rows, linear.panels(), capabilities_.threads);
   const int64_t pieces = (rows + per_task - 1) / per_task;

@@ -152,11 +152,45 @@ HWY_INLINE void CopyPanel(const float* from, int64_t stride, int64_t depth, int6
   }
 }
 
+// Writes `rows` finished rows of sums, from task row `first` on.
+template <typename T, bool kBias, bool kAccumulate>
+HWY_INLINE void WriteRows(const GemmTask& t, int64_t first, int rows, const float* sums) {
+  const F32 d;
+  T* y = static_cast<T*>(t.y) + first * t.y_stride;
+  for (int r = 0; r < rows; ++r, y += t.y_stride, sums += kPanel) {
+    int64_t c = 0;
+    for (; c + static_cast<int64_t>(kLanes) <= t.columns; c += static_cast<int64_t>(kLanes)) {
+      V v = hn::Load(d, sums + c);
+      if (kBias) v = hn::Add(v, hn::LoadU(d, t.bias + c));
+      if (kAccumulate) v = hn::Add(v, LoadAsF32(y + c));
+      StoreFromF32(v, y + c);
+    }
+    for (; c < t.columns; ++c) {
+      float v = sums[c];
+      if (kBias) v += t.bias[c];
+      if (kAccumulate) v += ScalarF32(y[c]);
+      ScalarStore(v, y + c);
+    }
+  }
+}
+
+template <typename T>
+HWY_INLINE void WriteRows(const GemmTask& t, int64_t first, int rows, const float* sums) {
+  if (t.bias != nullptr) {
+    return t.accumulate ? WriteRows<T, true, true>(t, first, rows, sums)
+                        : WriteRows<T, true, false>(t, first, rows, sums);
+  }
+  return t.accumulate ? WriteRows<T, false, true>(t, first, rows, sums)
+                      : WriteRows<T, false, false>(t, first, rows, sums);
+}
+
+// All rows of the task over depth [begin, begin + o.steps); `o` brings panel and depth.
 template <class Step>
-HWY_INLINE void MultiplyRows(const GemmTask& t, int64_t depth_begin, Operands o) {
-  const size_t words_per_depth_inverse = Step::kDepth / Step::kWords;  // 2 for bf16 pairs of x, else 1
-  o.x = static_cast<const float*>(t.x) + depth_begin * t.x_depth_stride / words_per_depth_inverse;
-  o.x_row = static_cast<size_t>(t.x_row_stride) / words_per_depth_inverse;
+HWY_INLINE void MultiplyRows(const GemmTask& t, int64_t begin, Operands o) {
+  const bool first_block = begin == 0, last_block = begin + static_cast<int64_t>(o.steps) == t.depth;
+  constexpr int kPerWord = Step::kDepth / Step::kWords;
+  o.x = static_cast<const float*>(t.x) + begin * t.x_depth_stride / kPerWord;
+  o.x_row = static_cast<size_t>(t.x_row_stride) / kPerWord;
   o.x_step = static_cast<size_t>(t.x_depth_stride) * Step::kWords;
   o.panel_row = kPanel;
   o.sums = t.scratch + kDepthBlock * kPanel;
@@ -164,35 +198,16 @@ HWY_INLINE void MultiplyRows(const GemmTask& t, int64_t depth_begin, Operands o)
   o.steps /= Step::kDepth;
   for (int64_t row = 0; row < t.rows; row += kTileRows) {
     const int rows = static_cast<int>(HWY_MIN(t.rows - row, static_cast<int64_t>(kTileRows)));
-    if (depth_begin == 0) {
+    if (first_block) {
       MultiplyTile<Step, Start::kZero>(rows, kPanel, o);
     } else {
       MultiplyTile<Step, Start::kOld>(rows, kPanel, o);
     }
+    if (last_block) {
+      t.y_is_bf16 ? WriteRows<uint16_t>(t, row, rows, o.sums) : WriteRows<float>(t, row, rows, o.sums);
+    }
     o.x += kTileRows * o.x_row;
-    o.sums += kTileRows * kPanel;
-  }
-}
-
-template <typename T>
-HWY_INLINE void WriteSums(const GemmTask& t) {
-  const F32 d;
-  const float* sums = t.scratch + kDepthBlock * kPanel;
-  for (int64_t r = 0; r < t.rows; ++r, sums += kPanel) {
-    T* y = static_cast<T*>(t.y) + r * t.y_stride;
-    int64_t c = 0;
-    for (; c + static_cast<int64_t>(kLanes) <= t.columns; c += kLanes) {
-      V v = hn::LoadU(d, sums + c);
-      if (t.bias != nullptr) v = hn::Add(v, hn::LoadU(d, t.bias + c));
-      if (t.accumulate) v = hn::Add(v, LoadAsF32(y + c));
-      StoreFromF32(v, y + c);
-    }
-    for (; c < t.columns; ++c) {
-      float v = sums[c];
-      if (t.bias != nullptr) v += t.bias[c];
-      if (t.accumulate) v += ScalarF32(y[c]);
-      ScalarStore(v, y + c);
-    }
+    if (!first_block || !last_block) o.sums += kTileRows * kPanel;  // else the same few stay in the L1 cache
   }
 }
 
@@ -218,11 +233,6 @@ inline void Gemm(const GemmTask& t) {
       PairsToF32(pairs, depth / 2, kPanel, t.scratch);
       MultiplyRows<F32Step>(t, begin, o);
     }
-  }
-  if (t.y_is_bf16) {
-    WriteSums<uint16_t>(t);
-  } else {
-    WriteSums<float>(t);
   }
 }
 

@@ -16,7 +16,11 @@ using Clock = std::chrono::steady_clock;
 
 __attribute__((target("avx512f"))) float Rounds512() {
   const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
-  __m512 c0 = a, c1 = a, c2 = a, c3 = a, c4 = a, c5 = a, c6 = a, c7 = a, c8 = a, c9 = a, c10 = a, c11 = a;
+  // Different starts, or the compiler would see one chain twelve times.
+  __m512 c0 = _mm512_set1_ps(0.5f), c1 = _mm512_set1_ps(1.5f), c2 = _mm512_set1_ps(2.5f),
+         c3 = _mm512_set1_ps(3.5f), c4 = _mm512_set1_ps(4.5f), c5 = _mm512_set1_ps(5.5f),
+         c6 = _mm512_set1_ps(6.5f), c7 = _mm512_set1_ps(7.5f), c8 = _mm512_set1_ps(8.5f),
+         c9 = _mm512_set1_ps(9.5f), c10 = _mm512_set1_ps(10.5f), c11 = _mm512_set1_ps(11.5f);
   for (int i = 0; i < kRounds; ++i) {
     c0 = _mm512_fmadd_ps(c0, a, b), c1 = _mm512_fmadd_ps(c1, a, b), c2 = _mm512_fmadd_ps(c2, a, b);
     c3 = _mm512_fmadd_ps(c3, a, b), c4 = _mm512_fmadd_ps(c4, a, b), c5 = _mm512_fmadd_ps(c5, a, b);
@@ -29,7 +33,11 @@ __attribute__((target("avx512f"))) float Rounds512() {
 
 __attribute__((target("avx2,fma"))) float Rounds256() {
   const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
-  __m256 c0 = a, c1 = a, c2 = a, c3 = a, c4 = a, c5 = a, c6 = a, c7 = a, c8 = a, c9 = a, c10 = a, c11 = a;
+  // Different starts, or the compiler would see one chain twelve times.
+  __m256 c0 = _mm256_set1_ps(0.5f), c1 = _mm256_set1_ps(1.5f), c2 = _mm256_set1_ps(2.5f),
+         c3 = _mm256_set1_ps(3.5f), c4 = _mm256_set1_ps(4.5f), c5 = _mm256_set1_ps(5.5f),
+         c6 = _mm256_set1_ps(6.5f), c7 = _mm256_set1_ps(7.5f), c8 = _mm256_set1_ps(8.5f),
+         c9 = _mm256_set1_ps(9.5f), c10 = _mm256_set1_ps(10.5f), c11 = _mm256_set1_ps(11.5f);
   for (int i = 0; i < kRounds; ++i) {
     c0 = _mm256_fmadd_ps(c0, a, b), c1 = _mm256_fmadd_ps(c1, a, b), c2 = _mm256_fmadd_ps(c2, a, b);
     c3 = _mm256_fmadd_ps(c3, a, b), c4 = _mm256_fmadd_ps(c4, a, b), c5 = _mm256_fmadd_ps(c5, a, b);

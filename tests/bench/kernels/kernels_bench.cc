@@ -152,7 +152,15 @@ void Gram(benchmark::State& state, Bench& b) {
 // A Llama-shaped stack of random weights.
 class Model {
  public:
-  explicit Model(Bench& b) : b_(b), norm_(b.Make(DType::kF32, {kWidth})) {
+  explicit Model(Bench& b)
+      : b_(b),
+        norm_(b.Make(DType::kF32, {kWidth})),
+        h_(b.Make(DType::kF32, {kChunk, kWidth})),
+        x_(b.Make(b.act, {kChunk, kWidth})),
+        q_(b.Make(b.act, {kChunk, kWidth})),
+        kv_(b.Make(DType::kF32, {kChunk, 2 * kKvWidth})),
+        gate_up_(b.Make(b.act, {kChunk, 2 * kFfn})),
+        ffn_(b.Make(b.act, {kChunk, kFfn})) {
     for (int l = 0; l < kLayers; ++l) {
       layers_.push_back({b.Weight(kQkv - 2 * kKvWidth, kWidth), b.Weight(2 * kKvWidth, kWidth),
                          b.Weight(kWidth, kWidth), b.Weight(2 * kFfn, kWidth), b.Weight(kWidth, kFfn)});
@@ -161,23 +169,23 @@ class Model {
   // Rows [begin, begin + count) through all layers.
   void Run(KvCache& cache, int64_t begin, int64_t count, Phase phase) {
     auto batch = b_.Rows(begin, count, phase);
-    Tensor h = b_.Make(DType::kF32, {count, kWidth}), x = b_.Make(b_.act, {count, kWidth});
-    Tensor q = b_.Make(b_.act, {count, kWidth}), kv = b_.Make(DType::kF32, {count, 2 * kKvWidth});
-    Tensor gate_up = b_.Make(b_.act, {count, 2 * kFfn}), ffn = b_.Make(b_.act, {count, kFfn});
+    const TensorView h = h_.view().Rows(0, count), x = x_.view().Rows(0, count), q = q_.view().Rows(0, count);
+    const TensorView kv = kv_.view().Rows(0, count), gate_up = gate_up_.view().Rows(0, count);
+    const TensorView ffn = ffn_.view().Rows(0, count);
     Backend& k = *b_.backend;
     Stream& s = *b_.stream;
     for (int l = 0; l < kLayers; ++l) {
       const Layer& w = layers_[l];
-      Must(k.RmsNorm(s, {h.view(), norm_.view(), 1e-5f, x.view()}));
-      Must(k.Linear(s, {x.view(), w.q.get(), q.view(), false, phase}));
-      Must(k.Linear(s, {x.view(), w.kv.get(), kv.view(), false, phase}));
-      Must(k.RopeWrite(s, {batch.get(), &b_.rope, q.view(), kv.view(), &cache, l}));
-      Must(k.Attention(s, {batch.get(), q.view(), &cache, l, 0.125f, x.view()}));
-      Must(k.Linear(s, {x.view(), w.o.get(), h.view(), true, phase}));
-      Must(k.RmsNorm(s, {h.view(), norm_.view(), 1e-5f, x.view()}));
-      Must(k.Linear(s, {x.view(), w.gate_up.get(), gate_up.view(), false, phase}));
-      Must(k.SwiGlu(s, {gate_up.view(), ffn.view()}));
-      Must(k.Linear(s, {ffn.view(), w.down.get(), h.view(), true, phase}));
+      Must(k.RmsNorm(s, {h, norm_.view(), 1e-5f, x}));
+      Must(k.Linear(s, {x, w.q.get(), q, false, phase}));
+      Must(k.Linear(s, {x, w.kv.get(), kv, false, phase}));
+      Must(k.RopeWrite(s, {batch.get(), &b_.rope, q, kv, &cache, l}));
+      Must(k.Attention(s, {batch.get(), q, &cache, l, 0.125f, x}));
+      Must(k.Linear(s, {x, w.o.get(), h, true, phase}));
+      Must(k.RmsNorm(s, {h, norm_.view(), 1e-5f, x}));
+      Must(k.Linear(s, {x, w.gate_up.get(), gate_up, false, phase}));
+      Must(k.SwiGlu(s, {gate_up, ffn}));
+      Must(k.Linear(s, {ffn, w.down.get(), h, true, phase}));
     }
   }
 
@@ -186,7 +194,7 @@ class Model {
     std::unique_ptr<PackedLinear> q, kv, o, gate_up, down;
   };
   Bench& b_;
-  Tensor norm_;
+  Tensor norm_, h_, x_, q_, kv_, gate_up_, ffn_;
   std::vector<Layer> layers_;
 };
 

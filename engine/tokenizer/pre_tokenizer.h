@@ -12,8 +12,8 @@
 
 namespace ridgefill::tokenizer {
 
-// Names: the patterns as tokenizer.json spells them, and tokenizer.ggml.pre of a GGUF file. nullptr-free
-// views of constants; empty when the kind has no pattern of its own (SmolLM2: digits, then GPT-2).
+// The pattern as tokenizer.json spells it (empty where the kind has none of its own: SmolLM2 cuts digits,
+// then applies GPT-2's), and the name as tokenizer.ggml.pre of a GGUF file spells it.
 absl::string_view HuggingFacePattern(PreTokenizerKind kind);
 absl::string_view GgufPreName(PreTokenizerKind kind);
 inline constexpr PreTokenizerKind kPreTokenizerKinds[] = {PreTokenizerKind::kLlama3, PreTokenizerKind::kQwen2,

@@ -40,14 +40,16 @@ function(ridgefill_library)
   target_link_libraries(${target} ${scope} ${ARG_DEPS} Threads::Threads)
 endfunction()
 
-# ridgefill_program(NAME ridgefill-x SOURCES main.cc DEPS ...): a program under build/<preset>/bin, installed to bin/.
+# ridgefill_program(NAME ridgefill-x SOURCES main.cc DEPS ...): a program under build/<preset>/bin; those of services/ are installed.
 function(ridgefill_program)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_include_directories(${ARG_NAME} PRIVATE "${CMAKE_SOURCE_DIR}")
   target_link_libraries(${ARG_NAME} PRIVATE ridgefill_options ${ARG_DEPS} ${RIDGEFILL_TSAN_OBJECTS})
-  install(TARGETS ${ARG_NAME} RUNTIME DESTINATION bin)
-  add_dependencies(programs ${ARG_NAME})
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/services/")
+    install(TARGETS ${ARG_NAME} RUNTIME DESTINATION bin)
+    add_dependencies(programs ${ARG_NAME})
+  endif()
 endfunction()
 
 # ridgefill_test(NAME x_test SOURCES x_test.cc DEPS ... [LABELS threaded] [TIMEOUT s]): a GoogleTest program, one CTest entry.

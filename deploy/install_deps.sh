@@ -27,8 +27,8 @@ build=(
 )
 test=(clang clang-format clang-tidy libclang-rt-14-dev python3-venv shellcheck)
 runtime=(
-  libabsl20220623 libgrpc++1.51 libgrpc29 libprotobuf32 libprometheus-cpp-core1.0 libprometheus-cpp-pull1.0
-  libdnnl2 libgomp1 libhwy1 libpcre2-8-0 libssl3 libutf8proc2
+  libabsl20220623 libatomic1 libcivetweb1 libgrpc++1.51 libgrpc29 libpcre2-8-0 libprometheus-cpp-core1.0 libprotobuf32
+  libssl3 libutf8proc2
 )
 
 fail() {

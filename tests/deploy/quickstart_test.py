@@ -1,6 +1,6 @@
 """deploy/quickstart.sh, with stand-ins for cmake and the programs: says what is wrong, and leaves nothing running.
 
-The real programs go through it in .ci/run; here are the ways in which it can fail, which real ones do not offer.
+Whether the real programs answer is for tests/e2e; here are the ways to fail that real ones do not offer at will.
 """
 
 import os

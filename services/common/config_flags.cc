@@ -72,7 +72,11 @@ void ConfigFlags<Config>::Add(const char* name, const char* type, const char* he
     setters_.push_back([set, value](Config& config) { set(config, value); });
   };
   auto* option = app_.add_option_function<Value>(name, on_value, help)->type_name(type)->group(group_);
-  if constexpr (std::is_same_v<Value, std::vector<std::string>>) option->delimiter(',');
+  if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
+    option->delimiter(',');
+  } else {
+    option->take_last();  // a wrapper script's flags can be overridden
+  }
 }
 
 template <typename Config>
@@ -120,7 +124,7 @@ void ConfigFlags<Config>::AddOwn() {
              [](Config& c, const int& v) { Prefill(c).set_chunk_tokens(v); });
   }
   if constexpr (std::is_same_v<Config, PrefillConfig>) {
-    Add<bool>("--lower_layers_only", "BOOL", "Load only the layers below the split of the map set",
+    Add<bool>("--lower_layers_only", "BOOL", "Load only the layers up to the split of the map set",
               [](Config& c, const bool& v) { c.set_lower_layers_only(v); });
   }
   if constexpr (kHas<Config, DecodeConfig>) {

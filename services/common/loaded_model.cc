@@ -107,7 +107,8 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadModelOptions& options) {
     return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
                        "lower_layers_only needs a map set: its split says which layers are the lower ones");
   }
-  const int layers = options.lower_layers_only ? out.map_set->manifest().split : config.layers;
+  // The split layer is one of the lower ones: its own projections give its K and V of the bulk.
+  const int layers = options.lower_layers_only ? out.map_set->manifest().split + 1 : config.layers;
   RF_RETURN_IF_ERROR(CheckMemory(options, config, layers, out.map_set.get()));
   RF_ASSIGN_OR_RETURN(out.backend, MakeBackend(options.backend));
   model::LoadOptions load;

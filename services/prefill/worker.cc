@@ -97,7 +97,7 @@ absl::Status WarmUp(runtime::PrefillEngine& engine, const common::LoadedModel& m
   call.deadline = absl::Now() + absl::Minutes(2);
   const bool whole = model.model->loaded_layers() == model.model->config().layers;
   call.decision.late_pass = whole ? ridge::LatePassAt::kPrefill : ridge::LatePassAt::kDecode;
-  if (!whole) call.decision.split = model.model->loaded_layers();
+  if (!whole) call.decision.split = model.map_set->manifest().split;
   call.decision.reason = "WARM_UP";
   auto transfer = source->Open(std::move(call), [] {});
   while (true) {

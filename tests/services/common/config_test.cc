@@ -174,9 +174,10 @@ TEST(ModelFilesTest, HomeFolder) {
 TEST(TraceParentTest, OnlyWellFormedOnesPass) {
   const std::string good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
   EXPECT_TRUE(IsTraceParent(good));
-  for (std::string bad : {std::string(), good + "0", "ff" + good.substr(2), std::string(55, '0'),
-                          "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
-                          "00-00000000000000000000000000000000-00f067aa0ba902b7-01"}) {
+  for (const std::string& bad :
+       std::vector<std::string>{"", good + "0", "ff" + good.substr(2), std::string(55, '0'),
+                                "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+                                "00-00000000000000000000000000000000-00f067aa0ba902b7-01"}) {
     EXPECT_FALSE(IsTraceParent(bad)) << bad;
   }
 }

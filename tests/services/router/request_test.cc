@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "engine/base/status.h"
+#include "prometheus/metric_family.h"
 #include "services/router/answer.h"
 #include "services/router/metrics.h"
 #include "services/router/outbox.h"

@@ -102,13 +102,9 @@ absl::StatusOr<std::string> ModelRunner::KvBytes(int layer, Range rows) {
 
 absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const std::string& name) {
   if (name == "reference") return kernels::MakeReferenceBackend();
-#ifdef RIDGEFILL_TEST_CPU
   const size_t slash = name.find('/');
   return kernels::MakeCpuBackend(
       {.threads = 0, .isa = slash == std::string::npos ? "" : name.substr(slash + 1)});
-#else
-  return absl::UnimplementedError(name);
-#endif
 }
 
 std::vector<std::string> BackendNames() {

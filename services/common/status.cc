@@ -79,7 +79,8 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   }
   if (info.domain() != kErrorDomain) return plain;
   if (!field.empty() && code == absl::StatusCode::kInvalidArgument) {
-    absl::string_view message = status.error_message();
+    const std::string whole = status.error_message();  // by value: a view of the call's result would dangle
+    absl::string_view message = whole;
     absl::ConsumePrefix(&message, field + ": ");
     return base::FieldError(field, info.reason(), message);
   }

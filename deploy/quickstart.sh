@@ -165,7 +165,7 @@ ttft() { sed -n 's/.*time to first token \([0-9.]* s\).*/\1/p' "$work/$1"; }
 step 'a question about a long document'
 wait_answer
 {
-  head -c 33000 tests/data/corpus/heldout/katrine.txt # about 8,000 tokens
+  head -c 30500 tests/data/corpus/heldout/katrine.txt # about 7,800 tokens
   printf '\n\nQuestion: In two sentences, who is Katrine and what happens to her?\n'
 } >"$work/prompt"
 ask EXACT

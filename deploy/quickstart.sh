@@ -141,9 +141,10 @@ for name in "${names[@]}"; do wait_ready "$name"; done
 for name in "${names[@]}"; do echo "ridgefill-$name on ${address[$name]}, metrics on 127.0.0.1:${metrics[$name]}"; done
 
 # The router looks for its workers four times a second; its first answer shows that it has found them.
+# Long enough that the decode worker does not prefill by itself: the answer shows that all three programs work.
 wait_answer() {
   for _ in {1..50}; do
-    generate --prompt Hello --max_tokens 1 >"$work/answer" 2>&1 && return
+    generate --prompt "$(printf 'Hello. %.0s' {1..200})" --max_tokens 1 >"$work/answer" 2>&1 && return
     sleep 0.1
   done
   cat "$work/answer" >&2

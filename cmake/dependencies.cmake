@@ -13,14 +13,6 @@ if(NOT TARGET hwy::hwy)
   add_library(hwy::hwy ALIAS PkgConfig::HWY)
 endif()
 
-# Debian's dnnl package config demands OpenCL headers that its CPU build does not need: found by name instead.
-find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
-find_library(DNNL_LIBRARY dnnl REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-add_library(ridgefill_dnnl INTERFACE)
-target_include_directories(ridgefill_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
-target_link_libraries(ridgefill_dnnl INTERFACE ${DNNL_LIBRARY} OpenMP::OpenMP_CXX)
-
 if(NOT RIDGEFILL_FUZZ)
   find_package(Protobuf REQUIRED)
   find_package(gRPC CONFIG REQUIRED)

@@ -22,7 +22,7 @@ build=(
   ca-certificates ccache cmake g++ git ninja-build pkg-config python3 python3-pip
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   prometheus-cpp-dev libcivetweb-dev libssl-dev
-  libdnnl-dev libhwy-dev libeigen3-dev libpcre2-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev
+  libhwy-dev libeigen3-dev libpcre2-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 test=(clang clang-format clang-tidy libclang-rt-14-dev python3-venv shellcheck)

@@ -10,7 +10,7 @@ inline constexpr int kTileRows = 6;
 inline constexpr int kTileVectors = kLanes == 16 ? 4 : 2;  // 24 of 32, or 12 of 16 registers hold sums
 inline constexpr int kTileColumns = kTileVectors * static_cast<int>(kLanes);
 // Up to here converting a panel to f32 first costs more than converting it on the way, once per tile.
-inline constexpr int64_t kDirectRows = 2 * kTileRows;
+inline constexpr int64_t kDirectRows = 10 * kTileRows;
 
 HWY_INLINE V Low(V pairs) { return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::BitCast(U32(), pairs))); }
 HWY_INLINE V High(V pairs) {

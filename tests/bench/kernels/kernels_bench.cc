@@ -229,7 +229,7 @@ void Register(Bench& b) {
         Linear(state, b, s.in, s.out, phase);
       });
     };
-    if (!head) add("Prompt", Phase::kPrompt)->Arg(64)->Arg(512)->Arg(2048)->UseRealTime();
+    if (!head) add("Prompt", Phase::kPrompt)->Arg(60)->Arg(64)->Arg(512)->Arg(2048)->UseRealTime();
     add("Decode", Phase::kDecode)->Arg(1)->Arg(16)->UseRealTime();
   }
   benchmark::RegisterBenchmark("PromptAttention",

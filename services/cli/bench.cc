@@ -86,12 +86,13 @@ void AddOne(CLI::App& bench, const char* name, const char* description, Run& run
                      "A running router or `ridgefill serve`; without it all runs here")
         ->type_name("HOST:PORT");
   }
-  if (what == &BenchPrefill) {
+  if (what != &BenchTtft) {
     command->add_option("--tail", flags->tail, "Rows of the tail in SPEED (default: the map set's)")
         ->type_name("T");
   }
   if (what == &BenchDecode) {
     flags->lengths = {512};
+    flags->modes = {"EXACT"};
     command->add_option("--batches", flags->batches, "Requests that generate together")
         ->capture_default_str()
         ->delimiter(',')

@@ -6,10 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "engine/base/clock.h"
 #include "engine/base/status.h"
@@ -125,59 +123,90 @@ absl::Status PrefillLength(const BenchFlags& flags, const common::LoadedModel& m
   return absl::OkStatus();
 }
 
-// When each token of a batch came. Sinks share it with the main thread.
-struct TokenTimes {
-  explicit TokenTimes(int batch) : done(batch), first(batch), last(batch), status(batch) {}
+// When the tokens of one request came; written by the engine's thread, read when all requests are done.
+struct Answered {
+  std::vector<absl::Time> tokens;
+  absl::Status status;
+};
+
+struct Batch {
+  explicit Batch(int size) : done(size), answers(size) {}
   absl::BlockingCounter done;
-  // Each written by the engine's thread, read after `done`.
-  std::vector<absl::Time> first, last;
-  std::vector<absl::Status> status;
+  std::vector<Answered> answers;
 };
 
 class TimingSink : public runtime::TokenSink {
  public:
-  TimingSink(std::shared_ptr<TokenTimes> times, int index) : times_(std::move(times)), index_(index) {}
+  TimingSink(std::shared_ptr<Batch> batch, int index) : batch_(std::move(batch)), index_(index) {}
   void OnEvent(runtime::DecodeEvent event) override {
-    if (std::holds_alternative<runtime::TokenEvent>(event)) {
-      times_->last[index_] = absl::Now();
-      if (!seen_) times_->first[index_] = times_->last[index_];
-      seen_ = true;
-    }
+    Answered& answered = batch_->answers[index_];
+    if (std::holds_alternative<runtime::TokenEvent>(event)) answered.tokens.push_back(absl::Now());
     const auto* finished = std::get_if<runtime::FinishedEvent>(&event);
     if (finished == nullptr) return;
-    times_->status[index_] = finished->status;
-    times_->done.DecrementCount();
+    answered.status = finished->status;
+    batch_->done.DecrementCount();
   }
 
  private:
-  std::shared_ptr<TokenTimes> times_;
+  std::shared_ptr<Batch> batch_;
   const int index_;
-  bool seen_ = false;
 };
 
-// Mean milliseconds between two tokens of a request while the batch generates.
-absl::StatusOr<double> DecodeOnce(const BenchFlags& flags, const common::LoadedModel& model,
-                                  runtime::DecodeEngine& engine, int64_t length, int batch, uint64_t seed) {
-  const auto times = std::make_shared<TokenTimes>(batch);
-  for (int i = 0; i < batch; ++i) {
-    runtime::DecodeCall call;
-    call.request_id = absl::StrCat("bench-", i);
-    RF_ASSIGN_OR_RETURN(call.tokens, Prompt(model, length, seed * 1000 + i));
-    call.decision.local = true;
-    call.decision.reason = "BENCH";
-    call.sampling.temperature = 0;
-    call.sampling.ignore_eos = true;
-    call.max_tokens = flags.tokens;
-    RF_RETURN_IF_ERROR(engine.Submit(std::move(call), std::make_unique<TimingSink>(times, i)).status());
-  }
-  times->done.Wait();
+// Milliseconds from the last request's first token to the last token of all, and what was generated in
+// between: generation alone, with every request running.
+struct Generation {
   double ms = 0;
-  for (int i = 0; i < batch; ++i) {
-    RF_RETURN_IF_ERROR(times->status[i]);
-    ms +=
-        absl::ToDoubleMilliseconds(times->last[i] - times->first[i]) / static_cast<double>(flags.tokens - 1);
+  int64_t tokens = 0;
+};
+
+absl::StatusOr<Generation> Measure(const Batch& batch) {
+  absl::Time begin = absl::InfinitePast(), end = absl::InfinitePast();
+  for (const Answered& answered : batch.answers) {
+    RF_RETURN_IF_ERROR(answered.status);
+    begin = std::max(begin, answered.tokens.front());
+    end = std::max(end, answered.tokens.back());
   }
-  return ms / batch;
+  Generation out{absl::ToDoubleMilliseconds(end - begin), 0};
+  for (const Answered& answered : batch.answers) {
+    out.tokens += std::count_if(answered.tokens.begin(), answered.tokens.end(),
+                                [begin](absl::Time at) { return at > begin; });
+  }
+  return out;
+}
+
+absl::StatusOr<Generation> DecodeOnce(runtime::DecodeEngine& engine, const runtime::DecodeCall& call,
+                                      int size) {
+  const auto batch = std::make_shared<Batch>(size);
+  for (int i = 0; i < size; ++i) {
+    RF_RETURN_IF_ERROR(engine.Submit(call, std::make_unique<TimingSink>(batch, i)).status());
+  }
+  batch->done.Wait();
+  return Measure(*batch);
+}
+
+absl::Status DecodeLength(const BenchFlags& flags, const common::LoadedModel& model,
+                          runtime::DecodeEngine& engine, int64_t length, int batch) {
+  runtime::DecodeCall call;
+  call.request_id = "bench";
+  call.prefill_address = "local";
+  RF_ASSIGN_OR_RETURN(call.tokens, Prompt(model, length, 1));
+  call.sampling.temperature = 0;
+  call.sampling.ignore_eos = true;
+  call.max_tokens = flags.tokens;
+  std::map<std::string, BenchLine> lines;
+  for (int rep = -1; rep < flags.reps; ++rep) {  // rep -1 warms up
+    for (const std::string& mode : flags.modes) {
+      RF_ASSIGN_OR_RETURN(call.decision, PrefillDecision(model, mode, flags.tail));
+      BenchLine& line =
+          lines.try_emplace(mode, LineFor(model, "decode", call.decision, length)).first->second;
+      RF_ASSIGN_OR_RETURN(const Generation generation, DecodeOnce(engine, call, batch));
+      line.batch = batch;
+      line.tokens = static_cast<double>(generation.tokens);
+      if (rep >= 0) line.ms.push_back(generation.ms);
+    }
+  }
+  for (const std::string& mode : flags.modes) Print(lines.at(mode));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -200,27 +229,20 @@ absl::Status BenchPrefill(const BenchFlags& flags, const Environment& environmen
 
 absl::Status BenchDecode(const BenchFlags& flags, const Environment& environment) {
   if (flags.tokens < 2) return absl::InvalidArgumentError("--tokens must be at least 2");
-  RF_ASSIGN_OR_RETURN(Loaded loaded, Load(flags, environment.home));
-  for (const int batch : flags.batches) {
-    if (batch < 1) return absl::InvalidArgumentError("--batches must be at least 1");
-    loaded.config.mutable_decode()->set_max_running(std::max(batch, loaded.config.decode().max_running()));
+  const int most = *std::max_element(flags.batches.begin(), flags.batches.end());
+  if (*std::min_element(flags.batches.begin(), flags.batches.end()) < 1) {
+    return absl::InvalidArgumentError("--batches must be at least 1");
   }
+  RF_ASSIGN_OR_RETURN(Loaded loaded, Load(flags, environment.home));
+  loaded.config.mutable_decode()->set_max_running(std::max(most, loaded.config.decode().max_running()));
   const auto clock = base::MakeSystemClock();
-  loaded.config.mutable_decode()->set_transport("grpc");  // every prompt is prefilled here
-  RF_ASSIGN_OR_RETURN(const auto worker,
-                      decode::DecodeWorker::Create(loaded.model, loaded.config.decode(), *clock, nullptr));
+  RF_ASSIGN_OR_RETURN(const auto prefill,
+                      prefill::PrefillWorker::Create(loaded.model, loaded.config.prefill(), *clock));
+  RF_ASSIGN_OR_RETURN(const auto decode, decode::DecodeWorker::Create(loaded.model, loaded.config.decode(),
+                                                                      *clock, &prefill->engine()));
   for (const int64_t length : flags.lengths) {
     for (const int batch : flags.batches) {
-      ridge::FillDecision decision;
-      BenchLine line = LineFor(loaded.model, "decode", decision, length);
-      line.batch = batch;
-      line.tokens = batch;
-      for (int rep = -1; rep < flags.reps; ++rep) {
-        RF_ASSIGN_OR_RETURN(const double ms,
-                            DecodeOnce(flags, loaded.model, worker->engine(), length, batch, rep + 1));
-        if (rep >= 0) line.ms.push_back(ms);
-      }
-      Print(std::move(line));
+      RF_RETURN_IF_ERROR(DecodeLength(flags, loaded.model, decode->engine(), length, batch));
     }
   }
   return absl::OkStatus();

@@ -94,10 +94,16 @@ absl::Status Fit(FitFlags& flags, const Environment& environment) {
   flags.options.progress = std::ref(bar);
   RF_ASSIGN_OR_RETURN(const fit::FitResult result,
                       fit::FitMaps(*model.model, model.hello.model, documents, flags.options));
+  if (result.resumed_documents > 0) {
+    std::fprintf(stderr, "took up the sums of %lld documents from an earlier run\n",
+                 static_cast<long long>(result.resumed_documents));
+  }
   for (const auto& warning : result.warnings) std::fprintf(stderr, "warning: %s\n", warning.c_str());
   PrintManifest(result.manifest);
   return absl::OkStatus();
 }
+
+void AddMapFlags(CLI::App& command, FitFlags& flags);
 
 void AddFitFlags(CLI::App& command, FitFlags& flags) {
   auto& options = flags.options;
@@ -108,7 +114,7 @@ void AddFitFlags(CLI::App& command, FitFlags& flags) {
       ->required()
       ->type_name("S");
   command.add_option("--out", flags.out, "Folder of the map set")->required()->type_name("DIR");
-  const char* group = "Fit";
+  const char* const group = "Fit";
   command.add_option("--rows", options.rows, "Prompt rows to fit on")
       ->capture_default_str()
       ->type_name("N")
@@ -121,42 +127,6 @@ void AddFitFlags(CLI::App& command, FitFlags& flags) {
       ->capture_default_str()
       ->type_name("N")
       ->group(group);
-  command.add_option("--dtype", options.dtype, "bf16 or int8")
-      ->capture_default_str()
-      ->type_name("DTYPE")
-      ->group(group);
-  command
-      .add_option("--outlier_ratio", options.outlier_ratio,
-                  "Rows this many times the median norm are never filled")
-      ->capture_default_str()
-      ->type_name("X")
-      ->group(group);
-  command
-      .add_option("--outlier_threshold", options.outlier_threshold,
-                  "The absolute norm instead (default: estimated)")
-      ->type_name("X")
-      ->group(group);
-  command.add_option("--tail", options.tail_default, "Default tail of the set")
-      ->capture_default_str()
-      ->type_name("T")
-      ->group(group);
-  command.add_option("--tail_minimum", options.tail_minimum, "Least tail of the set")
-      ->capture_default_str()
-      ->type_name("T")
-      ->group(group);
-  command.add_option("--min_bulk", options.min_bulk, "Least bulk worth filling")
-      ->capture_default_str()
-      ->type_name("N")
-      ->group(group);
-  command
-      .add_option("--sums", options.sums_path, "File of the running sums (default: <out>/sums.safetensors)")
-      ->type_name("FILE")
-      ->group(group);
-  command.add_option("--merge", options.merge, "Sums files of other runs, added before solving")
-      ->type_name("FILE,...")
-      ->delimiter(',')
-      ->group(group);
-  flags.model.AddTo(command);
 }
 
 absl::Status Inspect(const std::string& maps, const std::string& home) {

@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
       "and a few outliers; the rest runs the lower layers, and fitted maps supply the late layers' K and V.");
   app.name("ridgefill");
   app.require_subcommand(1);
+  app.set_version_flag("--version", RIDGEFILL_VERSION);
   app.get_formatter()->column_width(34);
   app.footer(
       "Environment\n"

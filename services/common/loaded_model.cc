@@ -28,7 +28,7 @@ absl::Status CheckMemory(const LoadModelOptions& options, const model::ModelConf
                          const ridge::MapSet* maps) {
   MemoryNeed need;
   const bool all = layers == config.layers;
-  need.parts.emplace_back("weights", ParameterCount(config, layers, all) * ParameterBytes(options.backend));
+  need.parts.emplace_back("weights", WeightBytes(config, layers, all, ParameterBytes(options.backend)));
   const int64_t context = options.context_tokens > 0 ? options.context_tokens : config.context;
   const int64_t context_blocks = (context + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
   need.parts.emplace_back("KV cache", (options.kv_memory_mb << 20) +

@@ -49,13 +49,13 @@ absl::Status CheckFits(const MemoryNeed& need, int64_t available) {
                    "a smaller model"));
 }
 
-int64_t ParameterCount(const model::ModelConfig& config, int layers, bool with_head) {
+int64_t WeightBytes(const model::ModelConfig& config, int layers, bool with_head, int64_t parameter_bytes) {
   const int64_t d = config.hidden;
   const int64_t q = int64_t{config.heads_q} * config.head_dim;
-  const int64_t layer = d * q * 2 + d * config.kv_width() * 2 + 3 * d * config.ffn + 2 * d;
+  const int64_t layer = d * q * 2 + d * config.kv_width() * 2 + 3 * d * config.ffn;
   const int64_t embedding = int64_t{config.vocab} * d;
-  // A tied head is packed for its matrix product and kept as rows for the embedding: twice either way.
-  return layer * layers + embedding + (with_head ? embedding + d : 0);
+  // A tied head is packed for its product apart from the rows of the embedding.
+  return (layer * layers + (with_head ? embedding : 0)) * parameter_bytes + embedding * 4;
 }
 
 int64_t AvailableMemory() {

@@ -22,8 +22,9 @@ struct MemoryNeed {
 // but ... MB are available; lower kv_memory_mb ...". `available` < 0: unknown, then anything goes.
 absl::Status CheckFits(const MemoryNeed& need, int64_t available);
 
-// Parameters of layers [0, layers) and, where asked for, embedding and head.
-int64_t ParameterCount(const model::ModelConfig& config, int layers, bool with_head);
+// Bytes of the packed weights of layers [0, layers) and, where asked for, the head: `parameter_bytes` for
+// each parameter of a matrix product; the embedding's rows stay f32.
+int64_t WeightBytes(const model::ModelConfig& config, int layers, bool with_head, int64_t parameter_bytes);
 
 // Bytes that this process may still take: MemAvailable, and what its cgroup (v2 or v1) leaves. -1: unknown.
 int64_t AvailableMemory();

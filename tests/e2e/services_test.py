@@ -247,6 +247,7 @@ class Operations(unittest.TestCase):
                                  capture_output=True, text=True, timeout=h.PATIENCE, check=True)
             lines = [json.loads(line) for line in out.stdout.splitlines()]
             self.assertEqual(len(lines), 2)
+            self.assertEqual([line["batch"] for line in lines], [1, 1] if bench == "prefill" else [1, 3])
             self.assertTrue(all(line["ms_median"] > 0 and line["tokens_per_s"] > 0 for line in lines))
 
 

@@ -126,18 +126,19 @@ TEST(MemoryTest, ReadsWhatTheSystemSays) {
   EXPECT_GT(AvailableMemory(), int64_t{1} << 20);
 }
 
-TEST(MemoryTest, CountsParameters) {
-  model::ModelConfig config;
-  config.layers = 2;
-  config.hidden = 8;
-  config.heads_q = 2;
-  config.heads_kv = 1;
-  config.head_dim = 4;
-  config.ffn = 16;
-  config.vocab = 10;
-  const int64_t layer = 8 * 8 * 2 + 8 * 4 * 2 + 3 * 8 * 16 + 2 * 8;
-  EXPECT_EQ(ParameterCount(config, 2, /*with_head=*/true), 2 * layer + 80 + 80 + 8);
-  EXPECT_EQ(ParameterCount(config, 1, /*with_head=*/false), layer + 80);
+TEST(MemoryTest, CountsWeights) {
+  model::ModelConfig config;  // SmolLM2-135M, whose packed weights on the CPU backend take 382,346,496 bytes
+  config.layers = 30;
+  config.hidden = 576;
+  config.heads_q = 9;
+  config.heads_kv = 3;
+  config.head_dim = 64;
+  config.ffn = 1536;
+  config.vocab = 49152;
+  EXPECT_NEAR(static_cast<double>(WeightBytes(config, 30, /*with_head=*/true, 2)), 382346496,
+              0.01 * 382346496);
+  const int64_t layer = 576 * 576 * 2 + 576 * 192 * 2 + 3 * 576 * 1536;
+  EXPECT_EQ(WeightBytes(config, 19, /*with_head=*/false, 2), 19 * layer * 2 + 49152 * 576 * 4);
 }
 
 TEST(ModelFilesTest, FindsByPathAndByName) {

@@ -96,6 +96,7 @@ std::map<std::string, std::string> ListedFiles(const std::string& folder) {
 absl::Status CheckLayers(const MapSetManifest& m, const std::vector<LayerMap>& maps) {
   RF_CHECK(m.dtype == "bf16" || m.dtype == "int8");
   std::vector<int> layers;
+  layers.reserve(maps.size());
   for (const LayerMap& map : maps) layers.push_back(map.layer);
   std::sort(layers.begin(), layers.end());
   for (int layer = m.split + 1; layer < m.layers; ++layer) {

@@ -1,6 +1,7 @@
 // What came out of one request.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -17,18 +18,12 @@ namespace ridgefill::runtime {
 // Thread-safe. Checks the order of events: Started, tokens, Finished, nothing more.
 class Collector {
  public:
+  // Called after each token, on the engine's thread and outside any lock. Set before Submit.
+  std::function<void(size_t tokens)> on_token;
+
   void Take(DecodeEvent event) {
-    absl::MutexLock lock(&mutex_);
-    RF_CHECK(!finished_);
-    if (auto* started = std::get_if<StartedEvent>(&event)) {
-      RF_CHECK(!started_);
-      started_ = std::move(*started);
-    } else if (auto* token = std::get_if<TokenEvent>(&event)) {
-      RF_CHECK(started_);
-      tokens_.push_back(std::move(token->sample));
-    } else {
-      finished_ = std::get<FinishedEvent>(std::move(event));
-    }
+    const size_t tokens = Record(std::move(event));
+    if (tokens > 0 && on_token) on_token(tokens);
   }
   bool WaitFor(size_t tokens, absl::Duration at_most = absl::Seconds(60)) const {
     const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -58,6 +53,24 @@ class Collector {
   }
 
  private:
+  // How many tokens there are when the event was one, else 0.
+  size_t Record(DecodeEvent event) {
+    absl::MutexLock lock(&mutex_);
+    RF_CHECK(!finished_);
+    if (auto* token = std::get_if<TokenEvent>(&event)) {
+      RF_CHECK(started_);
+      tokens_.push_back(std::move(token->sample));
+      return tokens_.size();
+    }
+    if (auto* started = std::get_if<StartedEvent>(&event)) {
+      RF_CHECK(!started_);
+      started_ = std::move(*started);
+    } else {
+      finished_ = std::get<FinishedEvent>(std::move(event));
+    }
+    return 0;
+  }
+
   mutable absl::Mutex mutex_;
   std::optional<StartedEvent> started_ ABSL_GUARDED_BY(mutex_);
   std::vector<sampling::SampleResult> tokens_ ABSL_GUARDED_BY(mutex_);
@@ -92,8 +105,7 @@ struct Submitted {
   std::shared_ptr<Collector> out = std::make_shared<Collector>();
 };
 
-inline absl::StatusOr<Submitted> Submit(DecodeEngine& engine, DecodeCall call) {
-  Submitted submitted;
+inline absl::StatusOr<Submitted> Submit(DecodeEngine& engine, DecodeCall call, Submitted submitted = {}) {
   absl::StatusOr<uint64_t> handle =
       engine.Submit(std::move(call), std::make_unique<CollectorSink>(submitted.out));
   if (!handle.ok()) return handle.status();

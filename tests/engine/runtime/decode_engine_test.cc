@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "absl/synchronization/notification.h"
 #include "engine/base/rng.h"
 #include "tests/engine/runtime/trio.h"
 
@@ -22,6 +23,8 @@ std::unique_ptr<kernels::Backend> MakeBackend(const std::string& name) {
 class OracleTest : public testing::TestWithParam<std::string> {
  protected:
   const TinyModel& tiny() const { return tiny_; }
+  // The reference backend is slow in a sanitizer build.
+  int64_t longest() const { return GetParam() == "reference" ? 140 : 260; }
   TrioOptions Options() const {
     TrioOptions options;
     options.tiny = &tiny_;
@@ -57,7 +60,7 @@ TEST_P(OracleTest, EveryExactRouteEqualsAPlainForward) {
       options.decode.piece_tokens = piece;
       options.prefill.frame_bytes = 1 << (8 + rng.NextBelow(12));
       Trio trio(options);
-      const int64_t length = 1 + static_cast<int64_t>(rng.NextBelow(piece == 1 ? 70 : 260));
+      const int64_t length = 1 + static_cast<int64_t>(rng.NextBelow(piece == 1 ? 70 : longest()));
       const auto tokens = RandomTokens(length, length, tiny().vocab());
       SCOPED_TRACE(absl::StrCat("chunk ", chunk, ", piece ", piece, ", prompt ", length));
       const Answer want = PlainAnswer(tiny(), tokens, kAnswer);
@@ -161,7 +164,7 @@ struct Load {
 };
 
 std::vector<Load> RandomLoad(uint64_t seed, int count, const ridge::DeviceMaps& maps,
-                             const TinyModel& tiny = Tiny()) {
+                             const TinyModel& tiny = Tiny(), int64_t longest_answer = 12) {
   base::Rng rng(seed);
   std::vector<Load> loads(count);
   const int split = maps.manifest().split;
@@ -170,7 +173,7 @@ std::vector<Load> RandomLoad(uint64_t seed, int count, const ridge::DeviceMaps& 
         RandomTokens(seed * 1000 + i, 1 + static_cast<int64_t>(rng.NextBelow(120)), tiny.vocab());
     const ridge::FillDecision routes[] = {Local(), ExactOnDecode(split), ExactOnPrefill(), Speed(split, 16)};
     const ridge::FillDecision& decision = routes[rng.NextBelow(4)];
-    loads[i].call = GreedyCall(tokens, decision, 1 + static_cast<int64_t>(rng.NextBelow(12)));
+    loads[i].call = GreedyCall(tokens, decision, 1 + static_cast<int64_t>(rng.NextBelow(longest_answer)));
     const PlainFill fill{&maps, decision.mode == ridge::Mode::kSpeed ? PlanFor(tiny, tokens, decision, 0.0f)
                                                                      : ridge::FillPlan()};
     const bool filled = fill.plan.tail_begin > 0;
@@ -186,7 +189,8 @@ TEST_P(OracleTest, ManyConcurrentRequestsAnswerAsAlone) {
   options.maps = maps.get();
   options.decode.max_running = 20;
   Trio trio(options);
-  std::vector<Load> loads = RandomLoad(21, 40, *maps, tiny());
+  const int count = GetParam() == "reference" ? 20 : 80;
+  std::vector<Load> loads = RandomLoad(21, count, *maps, tiny());
   for (Load& load : loads) load.submitted = trio.Start(load.call);
   for (const Load& load : loads) {
     const FinishedEvent end = load.submitted.out->Wait();
@@ -197,7 +201,7 @@ TEST_P(OracleTest, ManyConcurrentRequestsAnswerAsAlone) {
   }
   EXPECT_TRUE(trio.AllFree());
   const DecodeStats stats = trio.decode().Stats();
-  EXPECT_EQ(stats.requests_ok, 40);
+  EXPECT_EQ(stats.requests_ok, count);
   EXPECT_GT(stats.decode_rows, stats.steps) << "requests must have shared steps";
   EXPECT_EQ(stats.prompt_tokens, stats.filled_tokens + stats.exact_tokens);
 }
@@ -226,7 +230,7 @@ TEST(CancelTest, RandomCancelsFreeEverythingAndTouchNobodyElse) {
   options.maps = maps.get();
   options.decode.cache_blocks = 16;
   Trio trio(options);
-  std::vector<Load> loads = RandomLoad(23, 60, *maps);
+  std::vector<Load> loads = RandomLoad(23, 60, *maps, Tiny(), /*longest_answer=*/120);
   base::Rng rng(24);
   std::vector<bool> cancelled(loads.size());
   for (size_t i = 0; i < loads.size(); ++i) {
@@ -249,17 +253,29 @@ TEST(CancelTest, RandomCancelsFreeEverythingAndTouchNobodyElse) {
   EXPECT_TRUE(trio.AllFree());
   const DecodeStats stats = trio.decode().Stats();
   EXPECT_EQ(stats.requests_ok + stats.requests_cancelled, 60);
+  EXPECT_GT(stats.requests_cancelled, 0)
+      << "the load must be heavy enough for some cancels to meet their request";
   EXPECT_EQ(stats.queued + stats.receiving + stats.finishing + stats.running, 0);
 }
 
-TEST(CancelTest, BlocksAreFreeWhenTheEndIsSeen) {
+TEST(CancelTest, TakesEffectWithinAStepAndTheEndComesAfterTheBlocks) {
   Trio trio;
-  const Submitted one = trio.Start(GreedyCall(RandomTokens(1, 100, Tiny().vocab()), Local(), 400));
-  ASSERT_TRUE(one.out->WaitFor(3));
-  EXPECT_LT(trio.decode().Stats().blocks_free, 64);
+  absl::Notification reached, go_on;
+  Submitted one;
+  one.out->on_token = [&](size_t tokens) {
+    if (tokens != 3) return;
+    reached.Notify();
+    go_on.WaitForNotification();  // holds the engine inside a step
+  };
+  one = trio.Start(GreedyCall(RandomTokens(1, 100, Tiny().vocab()), Local(), 400), one);
+  reached.WaitForNotification();
+  EXPECT_EQ(trio.decode().Stats().blocks_used, 8);
+  EXPECT_EQ(trio.decode().Stats().running, 1);
   trio.decode().Cancel(one.handle);
-  EXPECT_EQ(one.out->Wait().status.code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(trio.decode().Stats().blocks_free, 64);
+  go_on.Notify();
+  EXPECT_EQ(ReasonOf(one.out->Wait().status), "CANCELLED");
+  EXPECT_EQ(trio.decode().Stats().blocks_used, 0);
+  EXPECT_EQ(one.out->answer().tokens.size(), 3u);
   trio.decode().Cancel(one.handle);  // no longer known: ignored
   trio.decode().Cancel(999);
 }
@@ -303,7 +319,7 @@ TEST(EndTest, DestroyedEnginesFinishEverySink) {
 
 TEST(EndTest, APrefillWorkerThatStopsIsUnavailable) {
   TrioOptions options;
-  options.transport.max_frames = 1;  // keeps the transfer going for a while
+  options.transport.stall_after = 1;  // the first chunk goes out, the second never starts
   Trio trio(options);
   const auto tokens = RandomTokens(1, 500, Tiny().vocab());
   const Submitted one = trio.Start(GreedyCall(tokens, ExactOnDecode(3), 4));
@@ -315,12 +331,19 @@ TEST(EndTest, APrefillWorkerThatStopsIsUnavailable) {
 }
 
 TEST(EndTest, DrainWaitsForWhatRunsAndRefusesTheRest) {
-  Trio trio;
+  absl::Notification go_on;
+  TrioOptions options;
+  options.transport.fault = [&](KvFrame frame) {
+    go_on.WaitForNotification();
+    return std::vector<KvFrame>{std::move(frame)};
+  };
+  Trio trio(options);
   const Submitted one = trio.Start(GreedyCall(RandomTokens(1, 50, Tiny().vocab()), ExactOnPrefill(), 40));
   EXPECT_FALSE(trio.decode().Drain(absl::InfinitePast()));
   const absl::Status refused = Submit(trio.decode(), GreedyCall({1, 2, 3}, Local(), 1)).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ReasonOf(refused), "DRAINING");
+  go_on.Notify();
   EXPECT_TRUE(trio.decode().Drain(absl::Now() + absl::Seconds(60)));
   EXPECT_TRUE(one.out->finished());
   EXPECT_TRUE(one.out->Wait().status.ok());
@@ -371,7 +394,9 @@ TEST(LimitTest, QueueIsBoundedInLengthAndTime) {
   options.transport.max_frames = 0;
   options.decode.cache_blocks = 8;
   options.decode.max_queued = 2;
-  options.decode.queue_timeout = absl::Milliseconds(100);
+  options.decode.queue_timeout = absl::Seconds(30);
+  base::ManualClock clock;
+  options.clock = &clock;
   Trio trio(options);
   const DecodeCall call = GreedyCall(RandomTokens(1, 400, Tiny().vocab()), ExactOnDecode(2), 100);
   const Submitted holds = trio.Start(call);
@@ -381,6 +406,7 @@ TEST(LimitTest, QueueIsBoundedInLengthAndTime) {
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(full), "DECODE_QUEUE_FULL");
   EXPECT_EQ(trio.decode().Stats().queued, 2);
+  clock.Advance(absl::Seconds(31));
   EXPECT_EQ(ReasonOf(second.out->Wait().status), "DECODE_QUEUE_TIMEOUT");
   EXPECT_EQ(ReasonOf(third.out->Wait().status), "DECODE_QUEUE_TIMEOUT");
   EXPECT_EQ(trio.decode().Stats().requests_rejected, 3);
@@ -457,9 +483,18 @@ TEST(TimesTest, PartsAreThereAndFitTheWallClock) {
 
 TEST(LivenessTest, AnIdleEngineComesRound) {
   Trio trio;
-  absl::SleepFor(absl::Milliseconds(300));
-  EXPECT_LT(trio.decode().Stats().last_step_age, absl::Milliseconds(250));
-  EXPECT_LT(trio.prefill().Stats().last_step_age, absl::Milliseconds(250));
+  const auto fresh = [&](int i) {
+    absl::SleepFor(absl::Milliseconds(300));
+    const absl::Duration age =
+        i == 0 ? trio.decode().Stats().last_step_age : trio.prefill().Stats().last_step_age;
+    return age < absl::Milliseconds(150);
+  };
+  // Some tries, because the machine may be busy; a loop that sleeps without end never gets there.
+  for (int engine : {0, 1}) {
+    bool seen = false;
+    for (int i = 0; i < 20 && !seen; ++i) seen = fresh(engine);
+    EXPECT_TRUE(seen) << engine;
+  }
 }
 
 }  // namespace

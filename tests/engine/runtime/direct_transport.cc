@@ -35,10 +35,11 @@ class Sink : public KvSink {
 
   bool HasRoom() const override {
     absl::MutexLock lock(&channel_->mutex);
-    return channel_->frames.size() < options_.max_frames;
+    return sent_ < options_.stall_after && channel_->frames.size() < options_.max_frames;
   }
   void Send(KvFrame frame) override {
     RF_CHECK(!finished_);
+    ++sent_;
     std::vector<KvFrame> out;
     if (options_.fault) {
       out = options_.fault(std::move(frame));
@@ -74,6 +75,7 @@ class Sink : public KvSink {
   const std::shared_ptr<Channel> channel_;
   const DirectOptions options_;
   bool finished_ = false;
+  size_t sent_ = 0;  // the engine's thread only, as is HasRoom
 };
 
 class Transfer : public KvTransfer {

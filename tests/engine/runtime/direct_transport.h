@@ -20,6 +20,7 @@ using Fault = std::function<std::vector<KvFrame>(KvFrame frame)>;
 
 struct DirectOptions {
   size_t max_frames = 8;                  // HasRoom below this many
+  size_t stall_after = SIZE_MAX;          // no room any more once this many were sent
   Fault fault;                            // empty: faithful
   std::optional<absl::Status> early_end;  // instead of the sink's own end
 };

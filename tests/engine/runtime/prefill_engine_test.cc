@@ -286,7 +286,7 @@ class LowerLayersTest : public PrefillEngineTest {
     const auto want = Run(call);
     ASSERT_EQ(want->Wait(), absl::OkStatus());
     engine_.reset();
-    const TinyModel lower(kernels::MakeReferenceBackend(), layer_end);
+    const TinyModel lower(*kernels::MakeCpuBackend({.threads = 1}), layer_end);
     const auto lower_maps = lower.RandomMaps(1);
     Start({.chunk_tokens = 64, .context_tokens = 256}, lower_maps.get(), lower);
     const auto got = Run(call);
@@ -296,8 +296,9 @@ class LowerLayersTest : public PrefillEngineTest {
     engine_.reset();
     const std::vector<KvFrame> want_frames = want->All(), got_frames = got->All();
     ASSERT_EQ(got_frames.size(), want_frames.size());
-    for (size_t i = 0; i < want_frames.size(); ++i)
-      EXPECT_EQ(got_frames[i].payload, want_frames[i].payload) << i;
+    for (size_t i = 0; i < want_frames.size(); ++i) {
+      EXPECT_TRUE(got_frames[i].payload == want_frames[i].payload) << "frame " << i;
+    }
   }
 };
 

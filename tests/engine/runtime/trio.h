@@ -19,14 +19,15 @@ inline std::string ReasonOf(const absl::Status& status) {
   return detail ? detail->reason : status.ToString();
 }
 
-// Loaded once a test program.
+// Loaded once a test program. On the CPU backend, whose kernels stay optimised in sanitizer builds.
 inline const TinyModel& Tiny() {
-  static const TinyModel* const tiny = new TinyModel();
+  static const TinyModel* const tiny = new TinyModel(*kernels::MakeCpuBackend({.threads = 1}));
   return *tiny;
 }
 
 struct TrioOptions {
   const TinyModel* tiny = &Tiny();
+  const base::Clock* clock = nullptr;  // null: the system's
   PrefillEngineOptions prefill{.chunk_tokens = 64, .context_tokens = 512, .frame_bytes = 16 << 10};
   DecodeEngineOptions decode{.context_tokens = 512, .cache_blocks = 64, .piece_tokens = 48};
   DirectOptions transport;
@@ -35,22 +36,21 @@ struct TrioOptions {
 
 class Trio {
  public:
-  explicit Trio(const TrioOptions& options = {}) : clock_(base::MakeSystemClock()) {
+  explicit Trio(const TrioOptions& options = {}) : own_clock_(base::MakeSystemClock()) {
+    const base::Clock& clock = options.clock != nullptr ? *options.clock : *own_clock_;
     const Hello hello = options.tiny->MakeHello();
-    auto prefill =
-        PrefillEngine::Create(options.tiny->model(), options.maps, hello, *clock_, options.prefill);
+    auto prefill = PrefillEngine::Create(options.tiny->model(), options.maps, hello, clock, options.prefill);
     if (!prefill.ok()) std::fprintf(stderr, "%s\n", prefill.status().ToString().c_str());
     prefill_ = *std::move(prefill);
     directory_ =
         std::make_unique<DirectDirectory>(std::make_shared<DirectSource>(*prefill_, options.transport));
-    auto decode =
-        DecodeEngine::Create(options.tiny->model(), hello, directory_.get(), *clock_, options.decode);
+    auto decode = DecodeEngine::Create(options.tiny->model(), hello, directory_.get(), clock, options.decode);
     if (!decode.ok()) std::fprintf(stderr, "%s\n", decode.status().ToString().c_str());
     decode_ = *std::move(decode);
   }
   ~Trio() {
     StopDecode();
-    if (prefill_ != nullptr) RF_CHECK(prefill_->Drain(absl::Now() + absl::Seconds(60)));
+    if (prefill_ != nullptr) RF_CHECK(prefill_->Drain(absl::InfiniteFuture()));
   }
 
   PrefillEngine& prefill() { return *prefill_; }
@@ -58,8 +58,8 @@ class Trio {
   void StopDecode() { decode_.reset(); }
   void StopPrefill() { prefill_.reset(); }
 
-  Submitted Start(DecodeCall call) {
-    absl::StatusOr<Submitted> submitted = Submit(*decode_, std::move(call));
+  Submitted Start(DecodeCall call, Submitted as = {}) {
+    absl::StatusOr<Submitted> submitted = Submit(*decode_, std::move(call), std::move(as));
     if (!submitted.ok()) std::fprintf(stderr, "%s\n", submitted.status().ToString().c_str());
     return *submitted;
   }
@@ -85,7 +85,7 @@ class Trio {
   }
 
  private:
-  std::unique_ptr<base::Clock> clock_;
+  std::unique_ptr<base::Clock> own_clock_;
   std::unique_ptr<PrefillEngine> prefill_;
   std::unique_ptr<DirectDirectory> directory_;
   std::unique_ptr<DecodeEngine> decode_;

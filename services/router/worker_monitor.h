@@ -20,8 +20,9 @@ namespace ridgefill::router {
 
 struct MonitorOptions {
   absl::Duration interval = absl::Milliseconds(250);
-  absl::Duration timeout = absl::Seconds(2);  // a worker that has not answered by then is not serving
-  std::string tokenizer_digest;               // a worker with another one is never used
+  absl::Duration timeout =
+      absl::Seconds(5);          // not serving if silent for so long; a busy machine may take a while
+  std::string tokenizer_digest;  // a worker with another one is never used
 };
 
 class WorkerTarget;  // one worker's checks

@@ -103,8 +103,6 @@ absl::Status Fit(FitFlags& flags, const Environment& environment) {
   return absl::OkStatus();
 }
 
-void AddMapFlags(CLI::App& command, FitFlags& flags);
-
 void AddFitFlags(CLI::App& command, FitFlags& flags) {
   auto& options = flags.options;
   command.add_option("--corpus", flags.corpus, "Folder of .txt files to fit on")
@@ -124,6 +122,46 @@ void AddFitFlags(CLI::App& command, FitFlags& flags) {
       ->type_name("N")
       ->group(group);
   command.add_option("--held_out", options.held_out_documents, "Documents kept for the report, never fitted")
+      ->capture_default_str()
+      ->type_name("N")
+      ->group(group);
+  command
+      .add_option("--sums", options.sums_path, "File of the running sums (default: <out>/sums.safetensors)")
+      ->type_name("FILE")
+      ->group(group);
+  command.add_option("--merge", options.merge, "Sums files of other runs, added before solving")
+      ->type_name("FILE,...")
+      ->delimiter(',')
+      ->group(group);
+}
+
+// What goes into the map set.
+void AddMapFlags(CLI::App& command, fit::FitOptions& options) {
+  const char* const group = "Map set";
+  command.add_option("--dtype", options.dtype, "bf16 or int8")
+      ->capture_default_str()
+      ->type_name("DTYPE")
+      ->group(group);
+  command
+      .add_option("--outlier_ratio", options.outlier_ratio,
+                  "Rows this many times the median norm are never filled")
+      ->capture_default_str()
+      ->type_name("X")
+      ->group(group);
+  command
+      .add_option("--outlier_threshold", options.outlier_threshold,
+                  "The absolute norm instead (default: estimated)")
+      ->type_name("X")
+      ->group(group);
+  command.add_option("--tail", options.tail_default, "Default tail of the set")
+      ->capture_default_str()
+      ->type_name("T")
+      ->group(group);
+  command.add_option("--tail_minimum", options.tail_minimum, "Least tail of the set")
+      ->capture_default_str()
+      ->type_name("T")
+      ->group(group);
+  command.add_option("--min_bulk", options.min_bulk, "Least bulk worth filling")
       ->capture_default_str()
       ->type_name("N")
       ->group(group);
@@ -149,6 +187,8 @@ void AddFit(CLI::App& app, Run& run) {
       "    --out ~/.cache/ridgefill/maps/smollm2-135m-instruct");
   const auto flags = std::make_shared<FitFlags>();
   AddFitFlags(*command, *flags);
+  AddMapFlags(*command, flags->options);
+  flags->model.AddTo(*command);
   command->callback(
       [flags, &run] { run = [flags](const Environment& environment) { return Fit(*flags, environment); }; });
 }

@@ -1,5 +1,5 @@
-// The device side of the prefill engine: one chunk of one prompt at a time through the lower layers, the ridge
-// fill of its bulk rows, and its frames. Owns the worker's KV cache and all buffers of a chunk.
+// The device side of the prefill engine: one chunk of one prompt at a time through the lower layers, the
+// ridge fill of its bulk rows, and its frames. Owns the worker's KV cache and all buffers of a chunk.
 //
 // Not thread-safe: owned by the prefill engine's thread.
 #pragma once

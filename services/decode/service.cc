@@ -54,8 +54,8 @@ class DecodeWriter : public grpc::ServerWriteReactor<v1::DecodeResponse> {
     writing_ = false;
     WriteNext();
   }
-  // The engine answers with its FinishedEvent, which ends the call. Called without the lock: the engine has one
-  // of its own.
+  // The engine answers with its FinishedEvent, which ends the call. Called without the lock: the engine has
+  // one of its own.
   void OnCancel() override {
     std::optional<uint64_t> handle;
     {

@@ -42,6 +42,7 @@ struct AppendValue {
   void operator()(const std::string& value) const { AppendString(out, value); }
 };
 
+// One per process, as stderr is. NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 std::atomic<Severity> threshold = Severity::kInfo;
 
 }  // namespace

@@ -306,8 +306,7 @@ TEST_F(LowerLayersTest, AreEnoughForExactWithTheLatePassOnDecode) {
   ExpectSameFrames(Call(200, ExactOnDecode(1)), 1);
 }
 
-// Disabled until Model::WriteKv takes layers of the cache that the model did not load: a fill writes them.
-TEST_F(LowerLayersTest, DISABLED_AndTheSplitLayerAndMapsAreEnoughForSpeed) {
+TEST_F(LowerLayersTest, AndTheSplitLayerAndMapsAreEnoughForSpeed) {
   ExpectSameFrames(Call(200, Speed(1, 40)), 2);
 }
 

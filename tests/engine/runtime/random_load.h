@@ -1,0 +1,52 @@
+// Random requests with the answers that they must give, alone or in any company.
+#pragma once
+
+#include <vector>
+
+#include "absl/types/span.h"
+#include "engine/base/rng.h"
+#include "engine/ridge/fill_plan.h"
+#include "tests/engine/runtime/collector.h"
+#include "tests/engine/runtime/tiny_models.h"
+
+namespace ridgefill::runtime {
+
+// The plan that the norms of the lower layers give.
+inline ridge::FillPlan PlanFor(const TinyModel& tiny, const std::vector<int32_t>& tokens,
+                               const ridge::FillDecision& decision, float threshold) {
+  const std::vector<float> norms = PlainRowNorms(tiny, tokens, decision.split);
+  const int64_t count = static_cast<int64_t>(tokens.size());
+  std::vector<int32_t> outliers;
+  for (int64_t i = 0; i < ridge::TailBegin(decision, count); ++i) {
+    if (ridge::IsOutlier(i, norms[i], threshold)) outliers.push_back(static_cast<int32_t>(i));
+  }
+  return ridge::MakeFillPlan(decision, count, outliers, {});
+}
+
+struct Load {
+  DecodeCall call;
+  Answer alone;
+  Submitted submitted;
+};
+
+inline std::vector<Load> RandomLoad(uint64_t seed, int count, const ridge::DeviceMaps& maps,
+                                    const TinyModel& tiny, int64_t longest_answer) {
+  base::Rng rng(seed);
+  std::vector<Load> loads(count);
+  const int split = maps.manifest().split;
+  for (int i = 0; i < count; ++i) {
+    const auto tokens =
+        RandomTokens(seed * 1000 + i, 1 + static_cast<int64_t>(rng.NextBelow(120)), tiny.vocab());
+    const ridge::FillDecision routes[] = {Local(), ExactOnDecode(split), ExactOnPrefill(), Speed(split, 16)};
+    const ridge::FillDecision& decision = routes[rng.NextBelow(4)];
+    loads[i].call = GreedyCall(tokens, decision, 1 + static_cast<int64_t>(rng.NextBelow(longest_answer)));
+    const PlainFill fill{&maps, decision.mode == ridge::Mode::kSpeed ? PlanFor(tiny, tokens, decision, 0.0f)
+                                                                     : ridge::FillPlan()};
+    const bool filled = fill.plan.tail_begin > 0;
+    loads[i].alone = PlainAnswer(tiny, tokens, loads[i].call.max_tokens, filled ? &fill : nullptr);
+    loads[i].alone.prompt_logprobs.clear();
+  }
+  return loads;
+}
+
+}  // namespace ridgefill::runtime

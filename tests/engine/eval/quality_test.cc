@@ -1,6 +1,7 @@
 // The figures that the method is judged by, on a real model, against those of a plain PyTorch version over
-// the same documents (tests/data/eval/quality_reference.json). Minutes of two cores, so only when asked for:
-//   RIDGEFILL_SLOW_TESTS=1 build/release/tests/quality_test
+// the same documents (tests/data/eval/quality_reference.json). Minutes of two cores, so only when asked for,
+// with a folder for maps and sums, where an interrupted fit goes on:
+//   RIDGEFILL_SLOW_TESTS=/tmp/quality build/release/tests/quality_test
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -96,7 +97,12 @@ TEST_F(QualityTest, PairedNllIsWithinTheReferenceInterval) {
   for (fit::Document& document : ListedWindows(*model_.tokenizer, "heldout", "nll")) {
     documents.push_back(std::move(document.ids));
   }
-  const auto report = eval::EvalNll(*model_.model, model_.identity, *maps, documents, {});
+  eval::NllOptions options;
+  options.progress = [](int64_t done) {
+    std::fprintf(stderr, "paired NLL: %d documents\n", static_cast<int>(done));
+    return absl::OkStatus();
+  };
+  const auto report = eval::EvalNll(*model_.model, model_.identity, *maps, documents, options);
   ASSERT_TRUE(report.ok()) << report.status();
   std::printf("%s", eval::ToJsonLines(*report).c_str());
   const formats::Json& want = reference_["paired_dnll"];

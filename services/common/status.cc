@@ -66,7 +66,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 absl::Status FromGrpcStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   const auto code = static_cast<absl::StatusCode>(status.error_code());
-  const absl::Status plain(code, status.error_message());
+  absl::Status plain(code, status.error_message());
   google::rpc::Status details;
   if (status.error_details().empty() || !details.ParseFromString(status.error_details())) return plain;
   google::rpc::ErrorInfo info;

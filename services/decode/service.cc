@@ -156,12 +156,13 @@ class GrpcTokenSink : public runtime::TokenSink {
 grpc::ServerWriteReactor<v1::DecodeResponse>* DecodeServiceImpl::Decode(grpc::CallbackServerContext* context,
                                                                         const v1::DecodeRequest* request) {
   auto parsed = common::FromProto(*request);
-  runtime::DecodeCall call = parsed.ok() ? *std::move(parsed) : runtime::DecodeCall{};
+  absl::Status malformed = parsed.status();
+  runtime::DecodeCall call = malformed.ok() ? *std::move(parsed) : runtime::DecodeCall{};
   call.deadline = common::DeadlineOf(*context);
   call.trace_parent = common::TraceParentOf(*context);
   const auto writer = DecodeWriter::Make(engine_, call);
-  if (!parsed.ok()) {
-    writer->End(parsed.status());
+  if (!malformed.ok()) {
+    writer->End(std::move(malformed));
     return writer.get();
   }
   const auto handle = engine_.Submit(std::move(call), std::make_unique<GrpcTokenSink>(writer));

@@ -127,12 +127,13 @@ class GrpcSink : public runtime::KvSink {
 grpc::ServerWriteReactor<v1::PrefillResponse>* PrefillServiceImpl::Prefill(
     grpc::CallbackServerContext* context, const v1::PrefillRequest* request) {
   auto parsed = transport::FromProto(*request);
-  runtime::PrefillCall call = parsed.ok() ? *std::move(parsed) : runtime::PrefillCall{};
+  absl::Status malformed = parsed.status();
+  runtime::PrefillCall call = malformed.ok() ? *std::move(parsed) : runtime::PrefillCall{};
   call.deadline = common::DeadlineOf(*context);
   call.trace_parent = common::TraceParentOf(*context);
   const auto writer = PrefillWriter::Make(call, options_.sink_buffer_bytes);
-  if (!parsed.ok()) {
-    writer->End(parsed.status());
+  if (!malformed.ok()) {
+    writer->End(std::move(malformed));
     return writer.get();
   }
   std::unique_ptr<runtime::KvSink> sink = std::make_unique<GrpcSink>(writer);

@@ -181,7 +181,7 @@ TEST_P(AttentionContractTest, BadSpansBatchesAndShapes) {
   EXPECT_FALSE(backend_->WriteKv(*stream_, *cache_, {0, outside, 0, 1}, bytes).ok());
   EXPECT_FALSE(backend_->WriteKv(*stream_, *cache_, {0, blocks, 0, 2}, bytes).ok());
   EXPECT_FALSE(backend_->NewKvCache({1, 1, 1, 3}).ok());  // odd head_dim
-  const auto new_batch = [&](const std::vector<int32_t>& p, std::vector<SequenceRows> s) {
+  const auto new_batch = [&](const std::vector<int32_t>& p, const std::vector<SequenceRows>& s) {
     return backend_->NewBatch({p, s, Phase::kPrompt}, nullptr);
   };
   EXPECT_FALSE(new_batch(backwards, {{0, 2, blocks}}).ok());

@@ -71,13 +71,13 @@ class BackendTest : public testing::TestWithParam<BackendParam> {
     act_ = backend_->capabilities().activation_dtype;
   }
 
-  Tensor Empty(DType dtype, std::vector<int64_t> dims) {
+  Tensor Empty(DType dtype, const std::vector<int64_t>& dims) {
     auto t = backend_->Allocate(dtype, dims);
     EXPECT_TRUE(t.ok()) << t.status();
     return *std::move(t);
   }
-  Tensor Upload(DType dtype, std::vector<int64_t> dims, const std::vector<float>& values) {
-    Tensor t = Empty(dtype, std::move(dims));
+  Tensor Upload(DType dtype, const std::vector<int64_t>& dims, const std::vector<float>& values) {
+    Tensor t = Empty(dtype, dims);
     std::vector<char> bytes(t.view().bytes());
     EXPECT_EQ(t.view().elements(), static_cast<int64_t>(values.size()));
     for (size_t i = 0; i < values.size(); ++i) {

@@ -31,7 +31,8 @@ INSTANTIATE_TEST_SUITE_P(All, InvarianceTest, testing::ValuesIn(AllBackends()), 
 
 TEST_P(InvarianceTest, Linear) {
   const int64_t rows = 150;
-  for (auto [in, out] : {std::pair<int64_t, int64_t>{576, 70}, {2600, 20}, {6, 130}}) {
+  for (const auto& shape : {std::pair<int64_t, int64_t>{576, 70}, {2600, 20}, {6, 130}}) {
+    const int64_t in = shape.first, out = shape.second;
     Values values(21);
     auto weight = Pack(out, in, values.Many(in * out), values.Many(out));
     Tensor x = Upload(act_, {rows, in}, values.Many(rows * in, 3.0));

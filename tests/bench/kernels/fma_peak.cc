@@ -67,6 +67,7 @@ double OneThread(double seconds) {
 double FmaPeak(int threads, double seconds) {
   std::vector<double> rate(threads);
   std::vector<std::thread> running;
+  running.reserve(threads);
   for (int i = 0; i < threads; ++i) running.emplace_back([&, i] { rate[i] = OneThread(seconds); });
   double sum = 0;
   for (int i = 0; i < threads; ++i) {

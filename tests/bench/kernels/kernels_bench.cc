@@ -47,7 +47,7 @@ struct Bench {
     rope.head_dim = kHeadDim;
     for (int i = 0; i < kHeadDim / 2; ++i) rope.inverse_frequencies.push_back(1.0 / (1 << (i / 2)));
   }
-  Tensor Make(DType dtype, std::vector<int64_t> dims) {
+  Tensor Make(DType dtype, const std::vector<int64_t>& dims) {
     Tensor t = Must(backend->Allocate(dtype, dims));
     std::vector<char> bytes(t.view().bytes());
     base::Rng rng(1);

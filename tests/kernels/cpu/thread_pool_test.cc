@@ -55,6 +55,7 @@ TEST(ThreadPoolTest, SleepingAndSpinningWorkersJoin) {
 TEST(ThreadPoolTest, CallersTakeTurns) {
   ThreadPool pool(2);
   std::vector<std::thread> callers;
+  callers.reserve(3);
   std::vector<int64_t> sums(3, 0);
   for (int c = 0; c < 3; ++c) {
     callers.emplace_back([&, c] {

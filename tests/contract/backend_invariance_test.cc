@@ -145,6 +145,7 @@ TEST_P(InvarianceTest, StreamsFromSeveralThreads) {
   ASSERT_TRUE(backend_->Linear(*stream_, {x.view(), weight.get(), want.view(), false, Phase::kPrompt}).ok());
   const std::string expected = Bytes(want.view());
   std::vector<std::thread> threads;
+  threads.reserve(2);
   std::vector<std::string> got(2);
   for (int t = 0; t < 2; ++t) {
     threads.emplace_back([&, t] {

@@ -24,19 +24,46 @@ int AllowedCpus() {
   return std::max<int>(std::thread::hardware_concurrency(), 1);
 }
 
-// Weight rows [begin, begin + 64) as one panel of bf16 pairs; missing rows are zero.
-void PackPanel(const LinearSource& source, int64_t begin, uint32_t* panel) {
-  const int64_t in = source.in_features, count = std::min<int64_t>(kPanel, source.out_features - begin);
-  std::vector<float> rows(count * in);
-  source.read_rows(begin, count, rows.data());
+void PackBf16Pairs(absl::Span<const float> rows, int64_t in, int64_t count, uint32_t* panel) {
   for (int64_t pair = 0; pair < in / 2; ++pair) {
     for (int64_t c = 0; c < count; ++c) {
       const uint32_t low = base::F32ToBF16(rows[c * in + 2 * pair]);
       panel[pair * kPanel + c] = low | static_cast<uint32_t>(base::F32ToBF16(rows[c * in + 2 * pair + 1]))
                                            << 16;
     }
-    std::fill(panel + pair * kPanel + count, panel + (pair + 1) * kPanel, 0u);
   }
+}
+
+void PackF16(absl::Span<const float> rows, int64_t in, int64_t count, uint16_t* panel) {
+  for (int64_t k = 0; k < in; ++k) {
+    for (int64_t c = 0; c < count; ++c) panel[k * kPanel + c] = base::F32ToF16(rows[c * in + k]);
+  }
+}
+
+// The form that keeps most of some weights: bf16 where it keeps all or f16 would overflow.
+PanelForm BestForm(absl::Span<const float> weights) {
+  constexpr float kLargestF16 = 65504;
+  bool all_bf16 = true;
+  for (float w : weights) {
+    if (!(std::abs(w) <= kLargestF16)) return PanelForm::kBf16Pairs;
+    all_bf16 = all_bf16 && base::BF16ToF32(base::F32ToBF16(w)) == w;
+  }
+  return all_bf16 ? PanelForm::kBf16Pairs : PanelForm::kF16;
+}
+
+// Weight rows [begin, begin + 64) as one panel; missing rows are zero.
+PanelForm PackPanel(const LinearSource& source, int64_t begin, bool may_be_f16, uint32_t* panel) {
+  const int64_t in = source.in_features, count = std::min<int64_t>(kPanel, source.out_features - begin);
+  std::vector<float> rows(count * in);
+  source.read_rows(begin, count, rows.data());
+  std::fill_n(panel, in / 2 * kPanel, 0u);
+  const PanelForm form = may_be_f16 ? BestForm(rows) : PanelForm::kBf16Pairs;
+  if (form == PanelForm::kF16) {
+    PackF16(rows, in, count, reinterpret_cast<uint16_t*>(panel));
+  } else {
+    PackBf16Pairs(rows, in, count, panel);
+  }
+  return form;
 }
 
 }  // namespace
@@ -96,8 +123,10 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> CpuBackend::PackLinear(const Linea
   RF_ASSIGN_OR_RETURN(linear->weight, memory_.Allocate(linear->panels() * linear->panel_words() * 4,
                                                        absl::StrCat("a linear layer [", source.out_features,
                                                                     ", ", source.in_features, "]")));
-  pool_.ParallelFor(linear->panels(),
-                    [&](int64_t i, int) { PackPanel(source, i * kPanel, linear->panel(i)); });
+  linear->forms.resize(linear->panels());
+  pool_.ParallelFor(linear->panels(), [&](int64_t i, int) {
+    linear->forms[i] = PackPanel(source, i * kPanel, !kernels_->bf16_activations, linear->panel(i));
+  });
   return linear;
 }
 

@@ -1,8 +1,9 @@
 // The fast CPU backend: its own thread pool, kernels chosen at run time for the machine's instruction set.
 //
-// Weights, K and V are bf16 on every ISA. avx512_bf16 multiplies bf16 activations with dot-product
-// instructions; avx512 and avx2 keep f32 activations and turn the other operand into f32 on the way. Sums are
-// f32 chains over ascending depth everywhere (kernel_table.h), so results are batch invariant.
+// K and V are bf16 on every ISA, weights 16 bits a value. avx512_bf16 multiplies bf16 activations with
+// dot-product instructions; avx512 and avx2 keep f32 activations and turn the other operand into f32 on the
+// way, so there a weight may as well be f16, with eight times less rounding than bf16. Sums are f32 chains over
+// ascending depth everywhere (kernel_table.h), so results are batch invariant.
 //
 // Thread-safety: ops on different streams may come from different threads; they take turns on the pool.
 #pragma once
@@ -23,7 +24,7 @@ struct CpuEvent : Event {
   bool Done() const override { return true; }
 };
 
-// One form serves both phases: panels of 64 outputs, [in / 2][64] bf16 pairs each.
+// One form serves both phases: panels of 64 outputs.
 class CpuLinear : public PackedLinear {
  public:
   int64_t out_features() const override { return out; }
@@ -39,6 +40,7 @@ class CpuLinear : public PackedLinear {
   int64_t out = 0, in = 0;
   bool for_prompt = true, for_decode = true;
   HostMemory::Buffer weight;
+  std::vector<PanelForm> forms;  // [panels]
   std::vector<float> bias;  // [out] or empty
 };
 

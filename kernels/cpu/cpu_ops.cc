@@ -102,7 +102,8 @@ absl::Status CpuBackend::DoLinear(Stream&, const LinearArgs& a) {
     task.rows = std::min(per_task, rows - row);
     task.depth = linear.in;
     task.x_row_stride = linear.in;
-    task.pairs = linear.panel(panel);
+    task.form = linear.forms[panel];
+    task.panel = linear.panel(panel);
     task.columns = std::min<int64_t>(kPanel, linear.out - column);
     task.y = Row(a.y, row) + column * ByteSize(a.y.dtype);
     task.y_stride = linear.out;
@@ -126,6 +127,7 @@ absl::Status CpuBackend::DoGram(Stream&, const GramArgs& a) {
     task.depth = depth;
     task.x_row_stride = 1;
     task.x_depth_stride = m;
+    task.form = PanelForm::kF32Rows;
     task.f32 = a.y.as<float>() + column;
     task.f32_stride = n;
     task.columns = std::min<int64_t>(kPanel, n - column);

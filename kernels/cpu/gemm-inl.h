@@ -17,18 +17,29 @@ HWY_INLINE V High(V pairs) {
   return hn::BitCast(F32(), hn::And(hn::BitCast(U32(), pairs), hn::Set(U32(), 0xffff0000u)));
 }
 
-// A step takes kWords words of each row of x and one row of words of the panel.
-struct F32Step {  // one f32 of x; the panel is f32
+// A step takes kWords words of each row of x and one row of the panel, which has kPerWord columns a word.
+struct WordStep {
+  static constexpr int kPerWord = 1;
+  static HWY_INLINE V Load(const float* panel, size_t column) { return hn::LoadU(F32(), panel + column); }
+};
+struct F32Step : WordStep {  // one f32 of x; the panel is f32
   static constexpr int kWords = 1, kDepth = 1;
   static HWY_INLINE V Add(V sum, V x, V panel, int) { return hn::MulAdd(x, panel, sum); }
 };
-struct PairStep {  // two f32 of x; the panel is bf16 pairs
+struct HalfStep {  // one f32 of x; the panel is f16
+  static constexpr int kPerWord = 2, kWords = 1, kDepth = 1;
+  static HWY_INLINE V Load(const float* panel, size_t column) {
+    return hn::PromoteTo(F32(), hn::LoadU(F16(), reinterpret_cast<const hwy::float16_t*>(panel) + column));
+  }
+  static HWY_INLINE V Add(V sum, V x, V panel, int) { return hn::MulAdd(x, panel, sum); }
+};
+struct PairStep : WordStep {  // two f32 of x; the panel is bf16 pairs
   static constexpr int kWords = 2, kDepth = 2;
   static HWY_INLINE V Add(V sum, V x, V panel, int word) {
     return hn::MulAdd(x, word == 0 ? Low(panel) : High(panel), sum);
   }
 };
-struct DotStep {  // one bf16 pair of x; the panel is bf16 pairs
+struct DotStep : WordStep {  // one bf16 pair of x; the panel is bf16 pairs
   static constexpr int kWords = 1, kDepth = 2;
   static HWY_INLINE V Add(V sum, V x, V panel, int) {
 #if RF_DOT_BF16 == 1
@@ -78,7 +89,7 @@ HWY_NOINLINE void Micro(const Operands& o) {
   for (size_t step = o.steps; step != 0; --step) {
     V b[kVectors];
 #pragma GCC unroll 16
-    for (int j = 0; j < kVectors; ++j) b[j] = hn::LoadU(d, panel + j * kLanes);
+    for (int j = 0; j < kVectors; ++j) b[j] = Step::Load(panel, j * kLanes);
 #pragma GCC unroll 16
     for (int word = 0; word < Step::kWords; ++word) {
 #pragma GCC unroll 16
@@ -123,12 +134,12 @@ HWY_INLINE void MultiplyTile(int rows, int columns, Operands o) {
   constexpr int kTailVectors = 16 / static_cast<int>(kLanes);
   for (; columns >= kTileColumns; columns -= kTileColumns) {
     MicroRows<Step, kStart, kTileVectors>(rows, o);
-    o.panel += kTileColumns;
+    o.panel += kTileColumns / Step::kPerWord;
     o.sums += kTileColumns;
   }
   for (; columns > 0; columns -= 16) {
     MicroRows<Step, kStart, kTailVectors>(rows, o);
-    o.panel += 16;
+    o.panel += 16 / Step::kPerWord;
     o.sums += 16;
   }
 }
@@ -142,6 +153,14 @@ HWY_INLINE void PairsToF32(const uint32_t* pairs, int64_t words, int64_t columns
       hn::Store(Low(both), F32(), out + 2 * w * columns + c);
       hn::Store(High(both), F32(), out + (2 * w + 1) * columns + c);
     }
+  }
+}
+
+// Halves to f32; `count` is a multiple of a vector.
+HWY_INLINE void HalvesToF32(const uint32_t* halves, int64_t count, float* out) {
+  const float* from = reinterpret_cast<const float*>(halves);
+  for (int64_t i = 0; i < count; i += static_cast<int64_t>(kLanes)) {
+    hn::Store(HalfStep::Load(from, static_cast<size_t>(i)), F32(), out + i);
   }
 }
 
@@ -188,11 +207,11 @@ HWY_INLINE void WriteRows(const GemmTask& t, int64_t first, int rows, const floa
 template <class Step>
 HWY_INLINE void MultiplyRows(const GemmTask& t, int64_t begin, Operands o) {
   const bool first_block = begin == 0, last_block = begin + static_cast<int64_t>(o.steps) == t.depth;
-  constexpr int kPerWord = Step::kDepth / Step::kWords;
-  o.x = static_cast<const float*>(t.x) + begin * t.x_depth_stride / kPerWord;
-  o.x_row = static_cast<size_t>(t.x_row_stride) / kPerWord;
+  constexpr int kDepthPerWord = Step::kDepth / Step::kWords;
+  o.x = static_cast<const float*>(t.x) + begin * t.x_depth_stride / kDepthPerWord;
+  o.x_row = static_cast<size_t>(t.x_row_stride) / kDepthPerWord;
   o.x_step = static_cast<size_t>(t.x_depth_stride) * Step::kWords;
-  o.panel_row = kPanel;
+  o.panel_row = kPanel / Step::kPerWord;
   o.sums = t.scratch + kDepthBlock * kPanel;
   o.sums_row = kPanel;
   o.steps /= Step::kDepth;
@@ -212,25 +231,28 @@ HWY_INLINE void MultiplyRows(const GemmTask& t, int64_t begin, Operands o) {
 }
 
 inline void Gemm(const GemmTask& t) {
+  const bool direct = t.rows <= kDirectRows;
   for (int64_t begin = 0; begin < t.depth; begin += kDepthBlock) {
     const int64_t depth = HWY_MIN(t.depth - begin, static_cast<int64_t>(kDepthBlock));
+    const uint32_t* panel = t.panel + begin / 2 * kPanel;
     Operands o;
     o.steps = static_cast<size_t>(depth);
-    o.panel = t.scratch;
-    if (t.pairs == nullptr) {
-      CopyPanel(t.f32 + begin * t.f32_stride, t.f32_stride, depth, t.columns, t.scratch);
-      MultiplyRows<F32Step>(t, begin, o);
-      continue;
-    }
-    const uint32_t* pairs = t.pairs + begin / 2 * kPanel;
-    if (kDotBf16) {
-      o.panel = reinterpret_cast<const float*>(pairs);
+    o.panel = reinterpret_cast<const float*>(panel);
+    if (kDotBf16 && t.form == PanelForm::kBf16Pairs) {
       MultiplyRows<DotStep>(t, begin, o);
-    } else if (t.rows <= kDirectRows) {
-      o.panel = reinterpret_cast<const float*>(pairs);
+    } else if (direct && t.form == PanelForm::kBf16Pairs) {
       MultiplyRows<PairStep>(t, begin, o);
+    } else if (direct && t.form == PanelForm::kF16) {
+      MultiplyRows<HalfStep>(t, begin, o);
     } else {
-      PairsToF32(pairs, depth / 2, kPanel, t.scratch);
+      if (t.form == PanelForm::kF32Rows) {
+        CopyPanel(t.f32 + begin * t.f32_stride, t.f32_stride, depth, t.columns, t.scratch);
+      } else if (t.form == PanelForm::kF16) {
+        HalvesToF32(panel, depth * kPanel, t.scratch);
+      } else {
+        PairsToF32(panel, depth / 2, kPanel, t.scratch);
+      }
+      o.panel = t.scratch;
       MultiplyRows<F32Step>(t, begin, o);
     }
   }

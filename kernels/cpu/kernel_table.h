@@ -3,10 +3,10 @@
 // kernels-inl.h is compiled once per ISA with its own -m flags; nothing but these tables leaves those files.
 // A backend holds one table, so several backends of different ISAs live in one process (tests compare them).
 //
-// Panels. Every second operand of a product is a *panel*: kPanel columns over some depth `k`, stored as pairs
-// of bf16 along `k` in one 32-bit word, [k / 2][columns] (low half: even k). Weights, K blocks (depth
-// head_dim, columns tokens) and V blocks (depth tokens, columns head_dim) all have this form: the operand of
-// the bf16 dot-product instructions as it stands, and one shift or mask away from f32.
+// Panels. Every second operand of a product is a *panel*: kPanel columns over some depth `k`, 16 bits a value.
+// K blocks (depth head_dim, columns tokens) and V blocks (depth tokens, columns head_dim) are pairs of bf16
+// along `k` in one 32-bit word: the operand of the bf16 dot-product instructions as it stands, and one shift or
+// mask away from f32. Weights have that form too, or f16 where that loses less and the kernels take it.
 //
 // Invariance. Every output element is one chain of multiply-adds over ascending `k`, whatever the tile it
 // falls into: so a row's bits depend on that row and the panel alone.
@@ -19,16 +19,23 @@ namespace ridgefill::kernels::cpu {
 inline constexpr int kPanel = 64;         // columns of a panel; also tokens of a cache block
 inline constexpr int kDepthBlock = 1024;  // depth that is converted and multiplied at a time (L2-sized)
 
+enum class PanelForm : uint8_t {
+  kBf16Pairs,  // [depth / 2][kPanel] words; low half: even k
+  kF16,        // [depth][kPanel]; only where activations are f32
+  kF32Rows,    // rows of an f32 matrix as it lies, `columns` of them; only where x is f32
+};
+
 // Product of some rows with one panel: y = x * panel (+ bias) (+ y).
 struct GemmTask {
   const void* x = nullptr;  // activations [rows, depth], or f32 with the strides below
   int64_t rows = 0;
-  int64_t depth = 0;           // even unless the panel is f32
+  int64_t depth = 0;           // even unless the form is kF32Rows
   int64_t x_row_stride = 0;    // in elements of x
   int64_t x_depth_stride = 1;  // 1, or for a transposed f32 x its row length
 
-  const uint32_t* pairs = nullptr;  // [depth / 2][kPanel]; or null, and then:
-  const float* f32 = nullptr;       // [depth][columns] with row stride f32_stride
+  PanelForm form = PanelForm::kBf16Pairs;
+  const uint32_t* panel = nullptr;  // kBf16Pairs, kF16
+  const float* f32 = nullptr;       // kF32Rows: [depth][columns] with row stride f32_stride
   int64_t f32_stride = 0;
   int64_t columns = 0;  // columns that exist; the rest of the panel is padding
 
@@ -94,7 +101,7 @@ struct RmsNormTask {
 
 struct KernelTable {
   const char* isa;
-  bool bf16_activations;  // else f32
+  bool bf16_activations;  // else f32, and weight panels may be f16
   void (*gemm)(const GemmTask&);
   void (*attention)(const AttentionTask&);
   void (*rope)(const RopeTask&);

@@ -14,6 +14,7 @@ using F32 = hn::ScalableTag<float>;
 using U32 = hn::ScalableTag<uint32_t>;
 using I32 = hn::ScalableTag<int32_t>;
 using U16 = hn::Rebind<uint16_t, F32>;
+using F16 = hn::Rebind<hwy::float16_t, F32>;
 using V = hn::Vec<F32>;
 inline constexpr size_t kLanes = HWY_MAX_BYTES / sizeof(float);
 

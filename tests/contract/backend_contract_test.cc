@@ -57,27 +57,35 @@ TEST_P(BackendContractTest, Linear) {
   }
 }
 
-TEST_P(BackendContractTest, LinearRoundsWeightsAtMostToBf16) {
-  const int64_t rows = 5, in = 200, out = 40;
+// Weights off the bf16 grid keep 8 bits, and 11 where activations are f32 and half precision can hold them.
+TEST_P(BackendContractTest, LinearRoundsWeightsAtMostToSixteenBits) {
+  const int64_t out = 130;
   Values values(2);
-  const auto x = values.Many(rows * in);
-  std::vector<float> w = values.Many(out * in);
-  for (float& v : w) v *= 1.0f + 1.0f / 300;  // off the bf16 grid
-  auto packed = Pack(out, in, w);
-  EXPECT_GE(packed->bytes(), out * in * 2);
-  Tensor tx = Upload(act_, {rows, in}, x), ty = Empty(DType::kF32, {rows, out});
-  LinearArgs args{tx.view(), packed.get(), ty.view(), false, Phase::kPrompt};
-  ASSERT_TRUE(backend_->Linear(*stream_, args).ok());
-  const auto y = Download(ty.view());
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t o = 0; o < out; ++o) {
-      double want = 0, size = 0;
-      for (int64_t i = 0; i < in; ++i) {
-        want += double{x[r * in + i]} * w[o * in + i];
-        size += std::abs(double{x[r * in + i]} * w[o * in + i]);
+  for (const float largest : {0.001f, 1.0f, 60000.0f, 70000.0f, 1e9f}) {
+    for (auto [rows, in] : {std::pair<int64_t, int64_t>{1, 200}, {5, 200}, {66, 200}, {5, 1030}, {66, 1030}}) {
+      const auto x = values.Many(rows * in);
+      std::vector<float> w = values.Many(out * in);
+      for (float& v : w) v *= largest * (1.0f - 1.0f / 300);
+      const double unit = act_ == DType::kF32 && largest < 65504 ? kF16Unit : kBf16Unit;
+      auto packed = Pack(out, in, w);
+      EXPECT_GE(packed->bytes(), out * in * 2);
+      Tensor tx = Upload(act_, {rows, in}, x), ty = Empty(DType::kF32, {rows, out});
+      LinearArgs args{tx.view(), packed.get(), ty.view(), false, Phase::kPrompt};
+      ASSERT_TRUE(backend_->Linear(*stream_, args).ok());
+      const auto y = Download(ty.view());
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t o = 0; o < out; ++o) {
+          double want = 0, size = 0, tiny = 0;
+          for (int64_t i = 0; i < in; ++i) {
+            want += double{x[r * in + i]} * w[o * in + i];
+            size += std::abs(double{x[r * in + i]} * w[o * in + i]);
+            tiny += std::abs(double{x[r * in + i]}) * kF16Subnormal;
+          }
+          // Weight rounding and in additions, both in units of the sum of magnitudes.
+          ASSERT_NEAR(y[r * out + o], want, (unit + static_cast<double>(in) * kF32Unit) * size + tiny)
+              << rows << "x" << in << " weights up to " << largest << " row " << r << " out " << o;
+        }
       }
-      // Weight rounding and in additions, both in units of the sum of magnitudes.
-      ASSERT_NEAR(y[r * out + o], want, (kBf16Unit + in * kF32Unit) * size);
     }
   }
 }

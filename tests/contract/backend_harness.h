@@ -39,6 +39,8 @@ inline std::vector<BackendParam> AllBackends() {
 // Unit roundoffs.
 inline constexpr double kF32Unit = 0x1p-24;
 inline constexpr double kBf16Unit = 0x1p-8;
+inline constexpr double kF16Unit = 0x1p-11;
+inline constexpr double kF16Subnormal = 0x1p-25;  // half a step below 2^-14, absolute
 
 // Random but the same on every run.
 class Values {

@@ -30,8 +30,8 @@ struct LinearSource {
 };
 absl::Status Check(const LinearSource& source);
 
-// A packed weight in a backend's private form: at least what bf16 keeps of it; where activations are f32 and no
-// weight is beyond 65,504, at least what f16 keeps. Immutable, thread-safe. Must not outlive its backend.
+// A packed weight in a backend's private form: at least what bf16 keeps of it; where activations are f32 and
+// no weight is beyond 65,504, at least what f16 keeps. Immutable, thread-safe. Must not outlive its backend.
 class PackedLinear {
  public:
   virtual ~PackedLinear() = default;

@@ -2,8 +2,8 @@
 //
 // K and V are bf16 on every ISA, weights 16 bits a value. avx512_bf16 multiplies bf16 activations with
 // dot-product instructions; avx512 and avx2 keep f32 activations and turn the other operand into f32 on the
-// way, so there a weight may as well be f16, with eight times less rounding than bf16. Sums are f32 chains over
-// ascending depth everywhere (kernel_table.h), so results are batch invariant.
+// way, so there a weight may as well be f16, with eight times less rounding than bf16. Sums are f32 chains
+// over ascending depth everywhere (kernel_table.h), so results are batch invariant.
 //
 // Thread-safety: ops on different streams may come from different threads; they take turns on the pool.
 #pragma once
@@ -41,7 +41,7 @@ class CpuLinear : public PackedLinear {
   bool for_prompt = true, for_decode = true;
   HostMemory::Buffer weight;
   std::vector<PanelForm> forms;  // [panels]
-  std::vector<float> bias;  // [out] or empty
+  std::vector<float> bias;       // [out] or empty
 };
 
 // Per layer and block, per KV head: the K panel [head_dim / 2][64 tokens], then the V panel

@@ -3,10 +3,11 @@
 // kernels-inl.h is compiled once per ISA with its own -m flags; nothing but these tables leaves those files.
 // A backend holds one table, so several backends of different ISAs live in one process (tests compare them).
 //
-// Panels. Every second operand of a product is a *panel*: kPanel columns over some depth `k`, 16 bits a value.
-// K blocks (depth head_dim, columns tokens) and V blocks (depth tokens, columns head_dim) are pairs of bf16
-// along `k` in one 32-bit word: the operand of the bf16 dot-product instructions as it stands, and one shift or
-// mask away from f32. Weights have that form too, or f16 where that loses less and the kernels take it.
+// Panels. Every second operand of a product is a *panel*: kPanel columns over some depth `k`, 16 bits a
+// value. K blocks (depth head_dim, columns tokens) and V blocks (depth tokens, columns head_dim) are pairs of
+// bf16 along `k` in one 32-bit word: the operand of the bf16 dot-product instructions as it stands, and one
+// shift or mask away from f32. Weights have that form too, or f16 where that loses less and the kernels take
+// it.
 //
 // Invariance. Every output element is one chain of multiply-adds over ascending `k`, whatever the tile it
 // falls into: so a row's bits depend on that row and the panel alone.

@@ -62,7 +62,8 @@ TEST_P(BackendContractTest, LinearRoundsWeightsAtMostToSixteenBits) {
   const int64_t out = 130;
   Values values(2);
   for (const float largest : {0.001f, 1.0f, 60000.0f, 70000.0f, 1e9f}) {
-    for (auto [rows, in] : {std::pair<int64_t, int64_t>{1, 200}, {5, 200}, {66, 200}, {5, 1030}, {66, 1030}}) {
+    for (auto [rows, in] :
+         {std::pair<int64_t, int64_t>{1, 200}, {5, 200}, {66, 200}, {5, 1030}, {66, 1030}}) {
       const auto x = values.Many(rows * in);
       std::vector<float> w = values.Many(out * in);
       for (float& v : w) v *= largest * (1.0f - 1.0f / 300);

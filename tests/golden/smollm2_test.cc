@@ -1,7 +1,6 @@
 // SmolLM2-135M-Instruct against transformers in fp32 on the same dequantised weights.
 //
-// Twenty prompts of 100 to 4,000 tokens, 64 greedy tokens each. The default run takes the prompts of at most
-// 1,000 tokens; all of them: `ctest -C slow -R golden_smollm2_all`.
+// Twenty prompts of 100 to 4,000 tokens, 64 greedy tokens each.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@ namespace ridgefill::golden {
 namespace {
 
 constexpr int kPrompts = 20;
+constexpr int64_t kLongestPrompt = 4000;
 
 std::string ModelPath() {
   const char* home = std::getenv("RIDGEFILL_HOME");
@@ -26,7 +26,8 @@ std::string ModelPath() {
   return folder + "/models/smollm2-135m-instruct.gguf";
 }
 
-class SmolLm2 : public testing::Test {
+// The figures, and by parameter a backend.
+class SmolLm2 : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (!std::filesystem::exists(ModelPath()))
@@ -43,10 +44,10 @@ class SmolLm2 : public testing::Test {
     return {Ids(prefix + "prompt"), Ids(prefix + "forced"), ReadFigure<float>(*figures_, prefix + "margin"),
             ReadFigure<float>(*figures_, prefix + "rms")};
   }
-  void FollowPrompts(int64_t max_prompt, Agreement& agreement) const;
 
   std::unique_ptr<formats::SafetensorsFile> figures_;
 };
+class SmolLm2Reference : public SmolLm2 {};
 
 // Values of `logits` [rows, vocab] at the given rows and columns.
 std::vector<float> Pick(absl::Span<const float> logits, int64_t vocab, absl::Span<const int32_t> rows,
@@ -58,7 +59,7 @@ std::vector<float> Pick(absl::Span<const float> logits, int64_t vocab, absl::Spa
   return picked;
 }
 
-TEST_F(SmolLm2, ReferenceLogitsAreThoseOfTransformers) {
+TEST_F(SmolLm2Reference, LogitsAreThoseOfTransformers) {
   const std::vector<int32_t> positions = ReadFigure<int32_t>(*figures_, "short.positions");
   const std::vector<int32_t> columns = ReadFigure<int32_t>(*figures_, "short.columns");
   const std::vector<float> expected = ReadFigure<float>(*figures_, "short.logits");
@@ -91,22 +92,24 @@ absl::StatusOr<std::vector<float>> RunForced(ModelRunner& runner, const Forced& 
   return logits;
 }
 
-// All layers' rounding together: at most 2^-8 * sqrt(layers) of the logits' rms; and argmax as figures.h has
-// it: no miss where fp32 decides by more than that bound.
-void SmolLm2::FollowPrompts(int64_t max_prompt, Agreement& agreement) const {
-  auto backend = MakeBackend("cpu");
+// All layers' rounding together: at most 2^-8 * sqrt(layers) of the logits' rms. The argmax may differ only
+// where fp32 itself decides by less than that bound, and at no more than 1 position in 200. That last bar is
+// for f32 activations: bf16 ones, where the instruction set multiplies nothing else, reach 1 in 85 on these
+// prompts (docs/method.md, section 4).
+TEST_P(SmolLm2, FollowsGreedyTokens) {
+  auto backend = MakeBackend(GetParam());
   if (!backend.ok()) GTEST_SKIP() << backend.status();
-  auto runner = ModelRunner::New(ModelPath(), std::move(*backend), max_prompt + 64);
+  auto runner = ModelRunner::New(ModelPath(), std::move(*backend), kLongestPrompt + 64);
   ASSERT_TRUE(runner.ok()) << runner.status();
   const int64_t vocab = (*runner)->model().config().vocab;
   const double bound = Bf16Bound((*runner)->layers());
   const std::vector<int32_t> columns = ReadFigure<int32_t>(*figures_, "columns");
   const std::vector<int32_t> rows = ReadFigure<int32_t>(*figures_, "figure_rows");
+  Agreement agreement;
   double worst = 0;
   for (int i = 0; i < kPrompts; ++i) {
     const std::string prefix = absl::StrFormat("%02d.", i);
     const Forced forced = ReadForced(prefix);
-    if (static_cast<int64_t>(forced.prompt.size()) > max_prompt) continue;
     const auto logits = RunForced(**runner, forced);
     ASSERT_TRUE(logits.ok()) << logits.status();
     agreement.Add(forced, *logits, bound);
@@ -118,24 +121,23 @@ void SmolLm2::FollowPrompts(int64_t max_prompt, Agreement& agreement) const {
     EXPECT_LE(error, bound) << "prompt " << i << " of " << forced.prompt.size() << " tokens";
     worst = std::max(worst, error / bound);
   }
+  const kernels::Capabilities& capabilities = (*runner)->backend().capabilities();
   std::printf("%s: %d positions, %d misses, %d of them clear; worst rms error %.2f of the bound\n",
-              (*runner)->backend().capabilities().isa.c_str(), agreement.positions, agreement.misses,
-              agreement.clear_misses, worst);
-  EXPECT_GT(agreement.positions, 0);
+              capabilities.isa.c_str(), agreement.positions, agreement.misses, agreement.clear_misses, worst);
+  EXPECT_EQ(agreement.positions, 64 * kPrompts);
   EXPECT_EQ(agreement.clear_misses, 0);
+  if (capabilities.activation_dtype == kernels::DType::kF32) {
+    EXPECT_LE(agreement.misses * 200, agreement.positions);
+  }
 }
 
-TEST_F(SmolLm2, CpuFollowsGreedyTokensAfterShortPrompts) {
-  Agreement agreement;
-  FollowPrompts(/*max_prompt=*/1000, agreement);
+std::string IsaName(const testing::TestParamInfo<const char*>& info) {
+  return info.param == std::string("cpu") ? "best" : std::string(info.param).substr(4);
 }
-
-// The bar over all prompts: besides, a miss at most at 1 position in 200 (ctest -C slow).
-TEST_F(SmolLm2, DISABLED_CpuFollowsGreedyTokensAfterAllPrompts) {
-  Agreement agreement;
-  FollowPrompts(/*max_prompt=*/4000, agreement);
-  EXPECT_LE(agreement.misses * 200, agreement.positions);
-}
+INSTANTIATE_TEST_SUITE_P(Cpu, SmolLm2, testing::Values("cpu"), IsaName);
+// Each a minute, so only on request (--gtest_also_run_disabled_tests); the figures of docs/method.md.
+INSTANTIATE_TEST_SUITE_P(DISABLED_OtherCpus, SmolLm2,
+                         testing::Values("cpu/avx2", "cpu/avx512", "cpu/avx512_bf16_emulated"), IsaName);
 
 }  // namespace
 }  // namespace ridgefill::golden

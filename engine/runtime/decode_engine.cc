@@ -212,8 +212,8 @@ void DecodeEngineImpl::DropDead() {
   for (auto it = requests_.begin(); it != requests_.end();) {
     DecodeRequest& request = *(it++)->second;
     if (now > request.call.deadline) {
-      Finish(request,
-             base::Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE", "the deadline has passed"));
+      Finish(request, base::Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED",
+                                  "the deadline has passed"));
     } else if (request.state == RequestState::kQueued &&
                at - request.times.submitted > options_.queue_timeout) {
       Finish(request, base::Error(absl::StatusCode::kResourceExhausted, "DECODE_QUEUE_TIMEOUT",

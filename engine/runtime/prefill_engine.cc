@@ -239,8 +239,8 @@ void PrefillEngineImpl::DropDead() {
     if (request.sink->Cancelled()) {
       Finish(request, Refuse(absl::StatusCode::kCancelled, "CANCELLED", "cancelled by the decode worker"));
     } else if (now > request.call.deadline) {
-      Finish(request,
-             Refuse(absl::StatusCode::kDeadlineExceeded, "DEADLINE", "deadline passed during prefill"));
+      Finish(request, Refuse(absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED",
+                             "deadline passed during prefill"));
     }
   }
 }

@@ -1,14 +1,8 @@
 // ridgefill-decode: finishes prompts over the KV cache of prefill workers and generates.
-#include <cstdlib>
-
-#include "absl/time/time.h"
-#include "engine/base/log.h"
 #include "engine/base/status.h"
-#include "services/common/config_flags.h"
 #include "services/common/loaded_model.h"
-#include "services/common/model_files.h"
 #include "services/common/monitoring.h"
-#include "services/common/server.h"
+#include "services/common/program.h"
 #include "services/decode/worker.h"
 
 namespace ridgefill {
@@ -16,9 +10,8 @@ namespace {
 
 constexpr char kDescription[] =
     "ridgefill-decode: pulls the KV cache of a prompt from the prefill worker that the router chose, runs "
-    "the exact "
-    "rows through the late layers and generates, many requests together. Ready once a first answer has been "
-    "generated; SIGTERM finishes what runs.";
+    "the exact rows through the late layers and generates, many requests together. Ready once a first "
+    "answer has been generated; SIGTERM finishes what runs.";
 
 absl::StatusOr<common::LoadedModel> Load(const config::v1::DecodeConfig& config, const std::string& home) {
   common::LoadModelOptions options;
@@ -36,16 +29,14 @@ absl::Status Run(const config::v1::DecodeConfig& config, const std::string& home
   RF_ASSIGN_OR_RETURN(const common::LoadedModel model, Load(config, home));
   RF_ASSIGN_OR_RETURN(const auto worker,
                       decode::DecodeWorker::Create(model, config, *clock, /*local_prefill=*/nullptr));
-  RF_ASSIGN_OR_RETURN(const auto server, common::Server::Start(common::MakeServerOptions(
-                                             config.listen(), {&worker->service()}, {decode::kServiceName})));
   const common::PageCollectable page([&](common::MetricPage& out) { worker->FillMetrics(out); });
-  RF_ASSIGN_OR_RETURN(const auto monitoring, common::Monitoring::Start({config.listen().metrics_address(),
-                                                                        {&page},
-                                                                        [&] { return worker->live(); },
-                                                                        [&] { return server->serving(); }}));
-  common::ServeUntilSignal(signal, *server, absl::Seconds(config.listen().drain_seconds()),
-                           [&](absl::Time deadline) { worker->engine().Drain(deadline); });
-  return absl::OkStatus();
+  return common::Serve(config.listen(),
+                       {&worker->service(),
+                        decode::kServiceName,
+                        {&page},
+                        [&] { return worker->live(); },
+                        [&](absl::Time deadline) { worker->engine().Drain(deadline); }},
+                       signal);
 }
 
 }  // namespace
@@ -53,10 +44,5 @@ absl::Status Run(const config::v1::DecodeConfig& config, const std::string& home
 
 int main(int argc, char** argv) {
   using namespace ridgefill;
-  common::TuneMalloc();
-  common::ShutdownSignal signal;
-  const auto line = common::ParseCommandLine<config::v1::DecodeConfig>(argc, argv, kDescription);
-  if (line.exit_code >= 0) return line.exit_code;
-  const std::string home = common::HomeFolder(std::getenv("RIDGEFILL_HOME"), std::getenv("HOME"));
-  return common::ExitCode("ridgefill-decode", Run(line.config, home, signal));
+  return common::ProgramMain(argc, argv, "ridgefill-decode", kDescription, &Run);
 }

@@ -1,25 +1,17 @@
 // ridgefill-prefill: runs prompts and streams their KV cache to decode workers.
-#include <cstdlib>
-
-#include "absl/time/time.h"
-#include "engine/base/log.h"
 #include "engine/base/status.h"
-#include "services/common/config_flags.h"
 #include "services/common/loaded_model.h"
-#include "services/common/model_files.h"
 #include "services/common/monitoring.h"
-#include "services/common/server.h"
+#include "services/common/program.h"
 #include "services/prefill/worker.h"
 
 namespace ridgefill {
 namespace {
 
 constexpr char kDescription[] =
-    "ridgefill-prefill: runs prompts (all rows through the lower layers, a ridge fill of the late layers' K "
-    "and V) "
-    "and streams the cache to decode workers. Ready once a first prompt has gone through; SIGTERM finishes "
-    "what "
-    "runs.";
+    "ridgefill-prefill: runs prompts (all rows through the lower layers, a ridge fill of the late layers' "
+    "K and V) and streams the cache to decode workers. Ready once a first prompt has gone through; "
+    "SIGTERM finishes what runs.";
 
 absl::StatusOr<common::LoadedModel> Load(const config::v1::PrefillConfig& config, const std::string& home) {
   common::LoadModelOptions options;
@@ -39,17 +31,14 @@ absl::Status Run(const config::v1::PrefillConfig& config, const std::string& hom
   const auto clock = base::MakeSystemClock();
   RF_ASSIGN_OR_RETURN(const common::LoadedModel model, Load(config, home));
   RF_ASSIGN_OR_RETURN(const auto worker, prefill::PrefillWorker::Create(model, config, *clock));
-  RF_ASSIGN_OR_RETURN(const auto server,
-                      common::Server::Start(common::MakeServerOptions(config.listen(), {&worker->service()},
-                                                                      {prefill::kServiceName})));
   const common::PageCollectable page([&](common::MetricPage& out) { worker->FillMetrics(out); });
-  RF_ASSIGN_OR_RETURN(const auto monitoring, common::Monitoring::Start({config.listen().metrics_address(),
-                                                                        {&page},
-                                                                        [&] { return worker->live(); },
-                                                                        [&] { return server->serving(); }}));
-  common::ServeUntilSignal(signal, *server, absl::Seconds(config.listen().drain_seconds()),
-                           [&](absl::Time deadline) { worker->engine().Drain(deadline); });
-  return absl::OkStatus();
+  return common::Serve(config.listen(),
+                       {&worker->service(),
+                        prefill::kServiceName,
+                        {&page},
+                        [&] { return worker->live(); },
+                        [&](absl::Time deadline) { worker->engine().Drain(deadline); }},
+                       signal);
 }
 
 }  // namespace
@@ -57,10 +46,5 @@ absl::Status Run(const config::v1::PrefillConfig& config, const std::string& hom
 
 int main(int argc, char** argv) {
   using namespace ridgefill;
-  common::TuneMalloc();
-  common::ShutdownSignal signal;
-  const auto line = common::ParseCommandLine<config::v1::PrefillConfig>(argc, argv, kDescription);
-  if (line.exit_code >= 0) return line.exit_code;
-  const std::string home = common::HomeFolder(std::getenv("RIDGEFILL_HOME"), std::getenv("HOME"));
-  return common::ExitCode("ridgefill-prefill", Run(line.config, home, signal));
+  return common::ProgramMain(argc, argv, "ridgefill-prefill", kDescription, &Run);
 }

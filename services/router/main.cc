@@ -1,26 +1,19 @@
 // ridgefill-router: the public API in front of prefill and decode workers.
-#include <cstdlib>
 #include <utility>
 
-#include "absl/time/time.h"
 #include "engine/base/status.h"
 #include "services/common/channel.h"
-#include "services/common/config_flags.h"
 #include "services/common/loaded_model.h"
-#include "services/common/model_files.h"
-#include "services/common/monitoring.h"
-#include "services/common/server.h"
+#include "services/common/program.h"
 #include "services/router/router.h"
 
 namespace ridgefill {
 namespace {
 
 constexpr char kDescription[] =
-    "ridgefill-router: the public gRPC API. Checks requests, applies the chat template, tokenizes, decides "
-    "how exactly "
-    "each prompt is prefilled, places it on a prefill and a decode worker and streams the answer. Reads only "
-    "the "
-    "tokenizer of the model. SIGTERM finishes what runs.";
+    "ridgefill-router: the public gRPC API. Checks requests, applies the chat template, tokenizes, "
+    "decides how exactly each prompt is prefilled, places it on a prefill and a decode worker and streams "
+    "the answer. Reads only the tokenizer of the model. SIGTERM finishes what runs.";
 
 std::vector<router::WorkerAddress> ConnectAll(
     const google::protobuf::RepeatedPtrField<std::string>& addresses, int max_message_mb) {
@@ -44,15 +37,11 @@ absl::Status Run(const config::v1::RouterConfig& config, const std::string& home
   options.tokenizer = model.tokenizer.get();
   options.clock = clock.get();
   const auto router = router::Router::Create(std::move(options));
-  RF_ASSIGN_OR_RETURN(const auto server, common::Server::Start(common::MakeServerOptions(
-                                             config.listen(), {&router->service()}, {router::kServiceName})));
-  RF_ASSIGN_OR_RETURN(
-      const auto monitoring,
-      common::Monitoring::Start({config.listen().metrics_address(), router->metrics(),
-                                 [&] { return router->live(); }, [&] { return server->serving(); }}));
-  common::ServeUntilSignal(signal, *server, absl::Seconds(config.listen().drain_seconds()),
-                           [&](absl::Time deadline) { router->Drain(deadline); });
-  return absl::OkStatus();
+  return common::Serve(
+      config.listen(),
+      {&router->service(), router::kServiceName, router->metrics(), [&] { return router->live(); },
+       [&](absl::Time deadline) { router->Drain(deadline); }},
+      signal);
 }
 
 }  // namespace
@@ -60,10 +49,5 @@ absl::Status Run(const config::v1::RouterConfig& config, const std::string& home
 
 int main(int argc, char** argv) {
   using namespace ridgefill;
-  common::TuneMalloc();
-  common::ShutdownSignal signal;
-  const auto line = common::ParseCommandLine<config::v1::RouterConfig>(argc, argv, kDescription);
-  if (line.exit_code >= 0) return line.exit_code;
-  const std::string home = common::HomeFolder(std::getenv("RIDGEFILL_HOME"), std::getenv("HOME"));
-  return common::ExitCode("ridgefill-router", Run(line.config, home, signal));
+  return common::ProgramMain(argc, argv, "ridgefill-router", kDescription, &Run);
 }

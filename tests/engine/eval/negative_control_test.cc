@@ -156,31 +156,11 @@ TEST_F(NegativeControlTest, KeysOfAnotherHeadCost) {
   EXPECT_GT(loss, shared_->filled + 0.1);
 }
 
-// RoPE at p + n is RoPE at p after a turn by n positions, which a map can do itself. One position is within
-// the noise of maps from so few rows on one document; that filled rows get their own position to the bit is
-// filled_forward_test's.
+// One position is within the noise of maps from so few rows on one document; quality_test sees it on sixteen.
+// That filled rows get their own position to the bit is filled_forward_test's.
 TEST_F(NegativeControlTest, ShiftedPositionsCost) {
-  constexpr int kShift = 32;
-  const kernels::RopeSpec& rope = shared_->lm.model->rope();
-  const int half = rope.head_dim / 2, d = shared_->lm.model->config().hidden;
-  const int kv = shared_->lm.model->config().kv_width();
-  const auto turn = [](float& a, float& b, double angle) {
-    const double c = std::cos(angle), s = std::sin(angle), x = a, y = b;
-    a = static_cast<float>(x * c - y * s);
-    b = static_cast<float>(y * c + x * s);
-  };
-  const auto maps = ChangedMaps([&](ridge::LayerMap& map) {
-    for (int first = 0; first < kv; first += rope.head_dim) {
-      for (int i = 0; i < half; ++i) {
-        const double angle = kShift * rope.inverse_frequencies[i];
-        const int a = first + i, b = first + i + half;
-        turn(map.bias[a], map.bias[b], angle);
-        for (int column = 0; column < d; ++column) {
-          turn(map.weight[a * d + column], map.weight[b * d + column], angle);
-        }
-      }
-    }
-  });
+  const auto maps = ChangedMaps(
+      [&](ridge::LayerMap& map) { testing_support::ShiftKeyPositions(*shared_->lm.model, 32, map); });
   const auto fitted = ridge::DeviceMaps::Load(*shared_->set, *shared_->lm.backend).value();
   const double right = Distance(*fitted, Plan()), wrong = Distance(*maps, Plan());
   std::printf("from exact: filled %.4f, positions shifted %.4f\n", right, wrong);

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "engine/base/file.h"
+#include "engine/eval/bootstrap.h"
 #include "engine/eval/nll.h"
 #include "engine/fit/fit.h"
 #include "engine/formats/json.h"
@@ -54,6 +55,25 @@ class QualityTest : public testing::Test {
     return result.ok() ? *std::move(result) : fit::FitResult();
   }
 
+  eval::NllReport Evaluate(const ridge::MapSet& set, std::vector<eval::Fill> fills) {
+    const auto maps = ridge::DeviceMaps::Load(set, *model_.backend).value();
+    std::vector<std::vector<int32_t>> documents;
+    for (fit::Document& document : ListedWindows(*model_.tokenizer, "heldout", "nll")) {
+      documents.push_back(std::move(document.ids));
+    }
+    eval::NllOptions options;
+    options.fills = std::move(fills);
+    options.progress = [](int64_t done) {
+      std::fprintf(stderr, "paired NLL: %d documents\n", static_cast<int>(done));
+      return absl::OkStatus();
+    };
+    const auto report = eval::EvalNll(*model_.model, model_.identity, *maps, documents, options);
+    EXPECT_TRUE(report.ok()) << report.status();
+    if (!report.ok()) return {};
+    std::printf("%s", eval::ToJsonLines(*report).c_str());
+    return *report;
+  }
+
   formats::Json reference_;
   testing_support::SmolLm model_;
 };
@@ -88,29 +108,36 @@ TEST_F(QualityTest, PairedNllIsWithinTheReferenceInterval) {
   Fit(*calibration, 4, 122880, Out("defaults"));
   const auto set = ridge::MapSet::Load(Out("defaults"));
   ASSERT_TRUE(set.ok()) << set.status();
-  const auto maps = ridge::DeviceMaps::Load(**set, *model_.backend).value();
   for (const ridge::LayerReport& r : (*set)->manifest().report) {
     std::printf("layer %d  K cos %.4f  V err %.4f  identity %.4f %.4f\n", r.layer, r.k_cosine, r.v_error,
                 r.identity_k_cosine, r.identity_v_error);
   }
-  std::vector<std::vector<int32_t>> documents;
-  for (fit::Document& document : ListedWindows(*model_.tokenizer, "heldout", "nll")) {
-    documents.push_back(std::move(document.ids));
-  }
-  eval::NllOptions options;
-  options.progress = [](int64_t done) {
-    std::fprintf(stderr, "paired NLL: %d documents\n", static_cast<int>(done));
-    return absl::OkStatus();
-  };
-  const auto report = eval::EvalNll(*model_.model, model_.identity, *maps, documents, options);
-  ASSERT_TRUE(report.ok()) << report.status();
-  std::printf("%s", eval::ToJsonLines(*report).c_str());
+  const eval::NllReport report = Evaluate(**set, {eval::Fill::kRidge, eval::Fill::kIdentity});
   const formats::Json& want = reference_["paired_dnll"];
-  for (const eval::NllRun& run : report->runs) {
+  for (const eval::NllRun& run : report.runs) {
     for (const eval::NllWindow& window : run.windows) {
       const formats::Json& interval = want[std::string(eval::Name(run.fill))][window.name];
       EXPECT_GE(window.delta.mean, interval[1].get<double>()) << eval::Name(run.fill) << " " << window.name;
       EXPECT_LE(window.delta.mean, interval[2].get<double>()) << eval::Name(run.fill) << " " << window.name;
+    }
+  }
+
+  // A negative control: filled keys one position off cost something, on the same documents.
+  std::vector<ridge::LayerMap> shifted;
+  for (int layer = 19; layer < (*set)->manifest().layers; ++layer) {
+    shifted.push_back((*set)->ReadLayer(layer).value());
+    testing_support::ShiftKeyPositions(*model_.model, 1, shifted.back());
+  }
+  ASSERT_TRUE(ridge::SaveMapSet(Out("shifted"), (*set)->manifest(), shifted).ok());
+  const eval::NllReport off = Evaluate(**ridge::MapSet::Load(Out("shifted")), {eval::Fill::kRidge});
+  for (size_t w = 0; w < off.runs[0].windows.size(); ++w) {
+    std::vector<double> more = off.runs[0].windows[w].deltas;
+    for (size_t i = 0; i < more.size(); ++i) more[i] -= report.runs[0].windows[w].deltas[i];
+    const eval::Interval cost = eval::Bootstrap(more);
+    std::printf("one position off costs %+.5f [%+.5f, %+.5f] nats in window %s\n", cost.mean, cost.low,
+                cost.high, off.runs[0].windows[w].name.c_str());
+    if (off.runs[0].windows[w].name == "tail") {
+      EXPECT_GT(cost.low, 0);
     }
   }
 }

@@ -61,4 +61,24 @@ std::vector<fit::Document> ListedWindows(const tokenizer::Tokenizer& tokenizer, 
   return out;
 }
 
+void ShiftKeyPositions(const model::Model& model, int shift, ridge::LayerMap& map) {
+  const kernels::RopeSpec& rope = model.rope();
+  const int half = rope.head_dim / 2, d = model.config().hidden;
+  const auto turn = [](float& a, float& b, double angle) {
+    const double c = std::cos(angle), s = std::sin(angle), x = a, y = b;
+    a = static_cast<float>(x * c - y * s);
+    b = static_cast<float>(y * c + x * s);
+  };
+  for (int first = 0; first < model.config().kv_width(); first += rope.head_dim) {
+    for (int i = 0; i < half; ++i) {
+      const double angle = shift * rope.inverse_frequencies[i];
+      const int a = first + i, b = first + i + half;
+      turn(map.bias[a], map.bias[b], angle);
+      for (int column = 0; column < d; ++column) {
+        turn(map.weight[a * d + column], map.weight[b * d + column], angle);
+      }
+    }
+  }
+}
+
 }  // namespace ridgefill::testing_support

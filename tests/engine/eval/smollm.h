@@ -9,6 +9,7 @@
 #include "engine/base/model_identity.h"
 #include "engine/fit/corpus.h"
 #include "engine/model/model.h"
+#include "engine/ridge/map_set.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "kernels/api/backend.h"
 
@@ -30,5 +31,9 @@ SmolLm LoadSmolLm();
 // order.
 std::vector<fit::Document> ListedWindows(const tokenizer::Tokenizer& tokenizer, const std::string& part,
                                          const std::string& key);
+
+// Makes a layer's map write every K as if its row stood `shift` positions further on: RoPE at p + shift is
+// RoPE at p after a turn by shift positions, which a map can do itself.
+void ShiftKeyPositions(const model::Model& model, int shift, ridge::LayerMap& map);
 
 }  // namespace ridgefill::testing_support

@@ -35,7 +35,7 @@ struct FitProgress {
 
 struct FitOptions {
   int split = 0;                   // [1, layers - 2]
-  int64_t rows = 122880;           // prompt rows to fit on, held-out ones apart; rounded up to documents
+  int64_t rows = 98304;            // prompt rows to fit on, held-out ones apart; rounded up to documents
   int64_t held_out_documents = 4;  // the corpus's first ones, never fitted
   std::string out;                 // folder of the map set
   std::string sums_path;           // empty: <out>/sums.safetensors

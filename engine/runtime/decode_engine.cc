@@ -309,6 +309,7 @@ void DecodeEngineImpl::OpenTransfer(DecodeRequest& request) {
 
 void DecodeEngineImpl::RunDecode(const std::vector<scheduler::RequestId>& ids) {
   std::vector<DecodeRow> rows;
+  rows.reserve(ids.size());
   for (scheduler::RequestId id : ids) rows.push_back(requests_.at(id)->NextRow());
   const absl::StatusOr<absl::Span<float>> logits = pass_->Decode(rows);
   ++totals_.steps;

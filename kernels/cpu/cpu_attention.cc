@@ -50,45 +50,35 @@ TokenPlace Place(const CpuKvCache& cache, int layer, int32_t block, int64_t slot
 
 }  // namespace
 
-absl::Status CpuBackend::DoReadKv(Stream&, const KvCache& cache, const KvSpan& span, absl::Span<char> to) {
-  const auto& kv = static_cast<const CpuKvCache&>(cache);
-  const int head_dim = cache.spec().head_dim, kv_heads = cache.spec().kv_heads;
+// Calls move(place in the cache, place in the span's canonical bytes) for every K and V value of a span.
+template <typename Move>
+void CpuBackend::ForKv(const CpuKvCache& kv, const KvSpan& span, Move move) {
+  const int head_dim = kv.spec().head_dim, kv_heads = kv.spec().kv_heads;
   const int64_t token = static_cast<int64_t>(kv_heads) * head_dim;
   ForRows(span.token_count, 2 * token, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t p = span.token_begin + t;
       for (int h = 0; h < kv_heads; ++h) {
         const TokenPlace at = Place(kv, span.layer, span.block_table[p / kPanel], p % kPanel, h);
-        char* k = to.data() + 2 * (t * token + h * head_dim);
-        char* v = k + 2 * span.token_count * token;
+        const int64_t k = 2 * (t * token + h * head_dim), v = k + 2 * span.token_count * token;
         for (int i = 0; i < head_dim; ++i) {
-          std::memcpy(k + 2 * i, at.k + (i / 2) * 2 * kPanel + i % 2, 2);
-          std::memcpy(v + 2 * i, at.v + 2 * i, 2);
+          move(at.k + (i / 2) * 2 * kPanel + i % 2, k + 2 * i);
+          move(at.v + 2 * i, v + 2 * i);
         }
       }
     }
   });
+}
+
+absl::Status CpuBackend::DoReadKv(Stream&, const KvCache& cache, const KvSpan& span, absl::Span<char> to) {
+  ForKv(static_cast<const CpuKvCache&>(cache), span,
+        [&](const uint16_t* value, int64_t at) { std::memcpy(&to[at], value, 2); });
   return absl::OkStatus();
 }
 
 absl::Status CpuBackend::DoWriteKv(Stream&, KvCache& cache, const KvSpan& span, absl::Span<const char> from) {
-  auto& kv = static_cast<CpuKvCache&>(cache);
-  const int head_dim = cache.spec().head_dim, kv_heads = cache.spec().kv_heads;
-  const int64_t token = static_cast<int64_t>(kv_heads) * head_dim;
-  ForRows(span.token_count, 2 * token, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const int64_t p = span.token_begin + t;
-      for (int h = 0; h < kv_heads; ++h) {
-        const TokenPlace at = Place(kv, span.layer, span.block_table[p / kPanel], p % kPanel, h);
-        const char* k = from.data() + 2 * (t * token + h * head_dim);
-        const char* v = k + 2 * span.token_count * token;
-        for (int i = 0; i < head_dim; ++i) {
-          std::memcpy(at.k + (i / 2) * 2 * kPanel + i % 2, k + 2 * i, 2);
-          std::memcpy(at.v + 2 * i, v + 2 * i, 2);
-        }
-      }
-    }
-  });
+  ForKv(static_cast<const CpuKvCache&>(cache), span,
+        [&](uint16_t* value, int64_t at) { std::memcpy(value, &from[at], 2); });
   return absl::OkStatus();
 }
 

@@ -117,6 +117,8 @@ class CpuBackend : public Backend {
   // Runs body(begin, end) over [0, rows) in pieces that are worth a thread; `row_work` is roughly the
   // elements of a row.
   void ForRows(int64_t rows, int64_t row_work, absl::FunctionRef<void(int64_t, int64_t)> body);
+  template <typename Move>
+  void ForKv(const CpuKvCache& kv, const KvSpan& span, Move move);
   // Runs `tasks` products [rows per task as set], with scratch from the running thread.
   void RunGemm(int64_t tasks, int64_t rows, absl::FunctionRef<GemmTask(int64_t)> make_task);
   // At least `floats` of 64-byte aligned memory of one pool thread.

@@ -55,12 +55,13 @@ absl::Status RowWalker::LateLayers(absl::Span<const int32_t> positions, absl::Sp
   const int last = pass_->model().config().layers - 1;
   const int64_t rows = static_cast<int64_t>(positions.size());
   const auto show = [&](int layer, const TensorView& kv) -> absl::Status {
-    if (layer == split_) return absl::OkStatus();
+    if (layer == split_ || kept.empty()) return absl::OkStatus();
     const TensorView gathered = kv_.view().Rows(0, static_cast<int64_t>(kept.size()));
     RF_RETURN_IF_ERROR(pass_->Gather(kv, kept, gathered));
     return on_targets(layer, gathered);
   };
   RF_RETURN_IF_ERROR(pass_->Forward({positions, Hidden(rows), split_, last, show}));
+  if (kept.empty()) return absl::OkStatus();
   // Of the last layer nothing is needed but K and V.
   const TensorView kv = last_.view().Rows(0, rows);
   RF_RETURN_IF_ERROR(pass_->model().ProjectKv(pass_->stream(), pass_->workspace(), last, Hidden(rows), kv));
@@ -79,10 +80,12 @@ absl::Status RowWalker::Walk(absl::Span<const int32_t> document, OnChunk on_chun
     for (size_t i = 0; i < norms.size(); ++i) {
       if (!ridge::IsOutlier(positions[i], norms[i], threshold_)) rows.kept.push_back(static_cast<int32_t>(i));
     }
-    if (rows.kept.empty()) continue;
-    rows.hidden = kept_.view().Rows(0, static_cast<int64_t>(rows.kept.size()));
-    RF_RETURN_IF_ERROR(pass_->Gather(Hidden(end - begin), rows.kept, rows.hidden));
-    RF_RETURN_IF_ERROR(on_chunk(rows));
+    if (!rows.kept.empty()) {
+      rows.hidden = kept_.view().Rows(0, static_cast<int64_t>(rows.kept.size()));
+      RF_RETURN_IF_ERROR(pass_->Gather(Hidden(end - begin), rows.kept, rows.hidden));
+      RF_RETURN_IF_ERROR(on_chunk(rows));
+    }
+    // Also where no row is kept: later chunks attend to this one's K and V.
     RF_RETURN_IF_ERROR(LateLayers(positions, rows.kept, on_targets));
   }
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -125,6 +126,7 @@ class Fitter {
     key.hidden = config.hidden;
     key.kv_width = config.kv_width();
     key.split = options_.split;
+    key.outlier_ratio = options_.outlier_ratio;
     const std::string digest = DocumentsDigest(documents_);
     if (std::filesystem::exists(sums_path())) return Resume(key, digest);
     RF_ASSIGN_OR_RETURN(key.outlier_threshold, Threshold(key));
@@ -195,10 +197,18 @@ class Fitter {
   }
 
   absl::Status Merge() {
+    std::set<std::string> counted = {sums_.documents_digest};
     for (const std::string& path : options_.merge) {
       RF_ASSIGN_OR_RETURN(const SumsFile other, LoadSums(path));
       if (absl::Status status = CheckSameKey(sums_.key, other.key); !status.ok()) {
         return base::WithContext(status, absl::StrCat("cannot merge ", path));
+      }
+      if (!counted.insert(other.documents_digest).second) {
+        return base::Error(
+            absl::StatusCode::kFailedPrecondition, "SUMS_SAME_DOCUMENTS",
+            absl::StrCat("cannot merge ", path,
+                         ": its documents are those of this run or of another merged file, and "
+                         "would be counted twice"));
       }
       RF_RETURN_IF_ERROR(Add(other.fit, sums_.fit));
       RF_RETURN_IF_ERROR(Add(other.held_out, sums_.held_out));
@@ -233,7 +243,7 @@ class Fitter {
     m.tail_default = options_.tail_default;
     m.tail_minimum = options_.tail_minimum;
     m.min_bulk = options_.min_bulk;
-    m.outlier_ratio = options_.outlier_ratio;
+    m.outlier_ratio = sums_.key.outlier_ratio;
     m.outlier_threshold = sums_.key.outlier_threshold;
     m.fit_rows = sums_.fit.rows;
     m.fit_corpus = sums_.corpus;

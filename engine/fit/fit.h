@@ -39,9 +39,10 @@ struct FitOptions {
   int64_t held_out_documents = 4;  // the corpus's first ones, never fitted
   std::string out;                 // folder of the map set
   std::string sums_path;           // empty: <out>/sums.safetensors
-  std::vector<std::string> merge;  // sums files of other runs, added before solving
-  std::string dtype = "bf16";      // "bf16" or "int8"
-  std::string corpus;              // provenance, for people
+  // Sums files of runs over other documents, added before solving.
+  std::vector<std::string> merge;
+  std::string dtype = "bf16";  // "bf16" or "int8"
+  std::string corpus;          // provenance, for people
   // Times the median norm of h_S over the calibration text; rows beyond are outliers.
   float outlier_ratio = 3.0f;
   // The absolute norm instead; 0: taken from `merge` if there is any, else estimated from the first rows of a

@@ -56,6 +56,7 @@ Json HeaderJson(const SumsFile& file) {
           {"kv_width", key.kv_width},
           {"split", key.split},
           {"outlier_threshold", key.outlier_threshold},
+          {"outlier_ratio", key.outlier_ratio},
           {"corpus", file.corpus},
           {"documents_digest", file.documents_digest},
           {"held_out_documents", file.held_out_documents},
@@ -88,6 +89,13 @@ absl::Status ParseKey(const Json& json, SumsKey& key) {
   RF_ASSIGN_OR_RETURN(key.split, Dimension(json, "split"));
   RF_ASSIGN_OR_RETURN(const double threshold, formats::GetDouble(json, "outlier_threshold"));
   key.outlier_threshold = static_cast<float>(threshold);
+  if (!json.contains("outlier_ratio")) {
+    return base::Error(absl::StatusCode::kInvalidArgument, "SUMS_HEADER",
+                       "the sums say nothing of their outlier_ratio: an older version wrote them; remove the "
+                       "file and fit again");
+  }
+  RF_ASSIGN_OR_RETURN(const double ratio, formats::GetDouble(json, "outlier_ratio"));
+  key.outlier_ratio = static_cast<float>(ratio);
   if (key.split < key.layers) return absl::OkStatus();
   return base::Error(absl::StatusCode::kInvalidArgument, "SUMS_HEADER",
                      absl::StrCat("split ", key.split, " of ", key.layers, " layers"));
@@ -178,6 +186,10 @@ absl::Status CheckSameKey(const SumsKey& mine, const SumsKey& other) {
   if (mine.outlier_threshold != other.outlier_threshold) {
     return Differ("SUMS_OTHER_OUTLIERS", "outlier threshold", absl::StrCat(mine.outlier_threshold),
                   absl::StrCat(other.outlier_threshold));
+  }
+  if (mine.outlier_ratio != other.outlier_ratio) {
+    return Differ("SUMS_OTHER_OUTLIER_RATIO", "outlier_ratio", absl::StrCat(mine.outlier_ratio),
+                  absl::StrCat(other.outlier_ratio));
   }
   return absl::OkStatus();
 }

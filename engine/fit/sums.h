@@ -22,6 +22,7 @@ struct SumsKey {
   int layers = 0, hidden = 0, kv_width = 0;
   int split = 0;
   float outlier_threshold = 0;
+  float outlier_ratio = 0;  // that the run was given; goes into the manifest
 };
 
 // Of one late layer's targets, K then V.
@@ -54,7 +55,8 @@ struct SumsFile {
   Sums fit, held_out;
 };
 
-// SUMS_OTHER_MODEL, SUMS_OTHER_SPLIT or SUMS_OTHER_OUTLIERS: FAILED_PRECONDITION naming both values.
+// SUMS_OTHER_MODEL, SUMS_OTHER_SPLIT, SUMS_OTHER_OUTLIERS or SUMS_OTHER_OUTLIER_RATIO: FAILED_PRECONDITION
+// naming both values.
 absl::Status CheckSameKey(const SumsKey& mine, const SumsKey& other);
 
 absl::Status SaveSums(const std::string& path, const SumsFile& file);

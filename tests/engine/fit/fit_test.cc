@@ -300,6 +300,7 @@ TEST_F(FitTest, RefusesSumsOfSomethingElse) {
   refused([](FitOptions& o) { o.split = 2; }, "SUMS_OTHER_SPLIT");
   refused([](FitOptions& o) { o.held_out_documents = 3; }, "SUMS_OTHER_DOCUMENTS");
   refused([](FitOptions& o) { o.outlier_threshold = 1; }, "SUMS_OTHER_OUTLIERS");
+  refused([](FitOptions& o) { o.outlier_ratio = 4; }, "SUMS_OTHER_OUTLIER_RATIO");
   refused(
       [&](FitOptions& o) {
         o.out = folder_ + "/fresh";
@@ -309,6 +310,26 @@ TEST_F(FitTest, RefusesSumsOfSomethingElse) {
       "SUMS_OTHER_SPLIT");
   documents_[4].ids[7] ^= 1;
   refused([](FitOptions&) {}, "SUMS_OTHER_DOCUMENTS");
+}
+
+TEST_F(FitTest, RefusesToCountDocumentsTwice) {
+  const FitOptions first = Options("first");
+  ASSERT_TRUE(Run(first).ok());
+  const std::string sums = first.out + "/sums.safetensors";
+  FitOptions own = Options("own");
+  own.outlier_threshold = SumsOf(first).key.outlier_threshold;
+  own.merge = {sums};
+  EXPECT_EQ(ReasonOf(Run(own).status()), "SUMS_SAME_DOCUMENTS");
+
+  FitOptions other = own;
+  other.out = folder_ + "/other";
+  other.merge = {sums, sums};
+  documents_.pop_back();
+  const absl::Status twice = Run(other).status();
+  EXPECT_EQ(ReasonOf(twice), "SUMS_SAME_DOCUMENTS");
+  EXPECT_THAT(std::string(twice.message()), HasSubstr(sums));
+  other.merge = {sums};
+  EXPECT_TRUE(Run(other).ok());
 }
 
 TEST_F(FitTest, RefusesOptionsThatMakeNoSense) {

@@ -22,7 +22,7 @@ SumsKey Key() {
   SumsKey key;
   key.model = {"tiny", "llama", "4 layers, 8 wide", "tok", "weights"};
   key.layers = 4, key.hidden = 8, key.kv_width = 3, key.split = 1;
-  key.outlier_threshold = 12.3f;
+  key.outlier_threshold = 12.3f, key.outlier_ratio = 3.1f;
   return key;
 }
 
@@ -75,6 +75,7 @@ TEST_F(SumsTest, ComeBackBitForBit) {
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_TRUE(CheckSameKey(want.key, got->key).ok());
   EXPECT_EQ(got->key.outlier_threshold, 12.3f);
+  EXPECT_EQ(got->key.outlier_ratio, 3.1f);
   EXPECT_EQ(got->corpus, "text");
   EXPECT_EQ(got->documents_digest, "abc");
   EXPECT_EQ(got->held_out_documents, 2);
@@ -110,9 +111,22 @@ TEST_F(SumsTest, OtherKeysAreNamed) {
   EXPECT_EQ(reason([](SumsKey& k) { k.hidden = 9; }), "SUMS_OTHER_MODEL");
   EXPECT_EQ(reason([](SumsKey& k) { k.split = 2; }), "SUMS_OTHER_SPLIT");
   EXPECT_EQ(reason([](SumsKey& k) { k.outlier_threshold = 12.4f; }), "SUMS_OTHER_OUTLIERS");
+  EXPECT_EQ(reason([](SumsKey& k) { k.outlier_ratio = 3.2f; }), "SUMS_OTHER_OUTLIER_RATIO");
   SumsKey renamed = Key();
   renamed.model.name = "other name";
   EXPECT_TRUE(CheckSameKey(Key(), renamed).ok());
+}
+
+TEST_F(SumsTest, FilesWithoutTheOutlierRatioAreToBeFittedAgain) {
+  ASSERT_TRUE(SaveSums(path_, File()).ok());
+  std::string bytes = base::ReadFile(path_).value();
+  const size_t at = bytes.find("outlier_ratio");
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at, 7, "OUTLIER");
+  ASSERT_TRUE(base::WriteFileAtomically(path_, bytes).ok());
+  const absl::Status status = LoadSums(path_).status();
+  EXPECT_EQ(ReasonOf(status), "SUMS_HEADER");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("fit again"));
 }
 
 TEST_F(SumsTest, RefusesOtherFiles) {

@@ -138,7 +138,8 @@ absl::Status PrefillEngineImpl::CheckModelHas(const ridge::FillDecision& decisio
                   absl::StrCat("split ", decision.split, ": the map set was fitted for split ",
                                maps_->manifest().split));
   }
-  const bool all = decision.late_pass == ridge::LatePassAt::kPrefill;
+  // What an unfolded map gives goes through the late layer's own projections.
+  const bool all = decision.late_pass == ridge::LatePassAt::kPrefill || (filled && !maps_->manifest().folded);
   const int needed = all ? model_.config().layers : decision.split + (filled ? 1 : 0);
   if (needed > model_.loaded_layers()) {
     return Refuse(absl::StatusCode::kFailedPrecondition, "LAYERS_NOT_LOADED",

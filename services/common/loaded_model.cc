@@ -19,6 +19,8 @@ int64_t BlockBytes(const model::ModelConfig& config) {
   return spec.total_bytes();
 }
 
+int64_t BlocksFor(int64_t tokens) { return (tokens + kernels::kBlockTokens - 1) / kernels::kBlockTokens; }
+
 // Bytes of one packed parameter, before anything is loaded: bf16 everywhere but on the oracle.
 int64_t ParameterBytes(const config::v1::BackendConfig& backend) {
   return backend.kind() == "reference" ? 4 : 2;
@@ -30,9 +32,9 @@ absl::Status CheckMemory(const LoadModelOptions& options, const model::ModelConf
   const bool all = layers == config.layers;
   need.parts.emplace_back("weights", WeightBytes(config, layers, all, ParameterBytes(options.backend)));
   const int64_t context = options.context_tokens > 0 ? options.context_tokens : config.context;
-  const int64_t context_blocks = (context + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
-  need.parts.emplace_back("KV cache", (options.kv_memory_mb << 20) +
-                                          options.kv_cache_contexts * context_blocks * BlockBytes(config));
+  need.parts.emplace_back(
+      "KV cache",
+      (options.kv_memory_mb << 20) + options.kv_cache_contexts * BlocksFor(context) * BlockBytes(config));
   if (maps != nullptr) {
     const auto& manifest = maps->manifest();
     const int64_t rows = manifest.folded ? 2 * manifest.kv_width : manifest.hidden;
@@ -54,6 +56,19 @@ absl::StatusOr<std::unique_ptr<ridge::MapSet>> LoadMaps(const LoadModelOptions& 
     base::Log(base::Severity::kWarning, "maps_differ", {{"maps", folder}, {"warning", warning}});
   }
   return maps;
+}
+
+absl::Status CheckLowerLayersOnly(const ridge::MapSet* maps) {
+  if (maps == nullptr) {
+    return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
+                       "lower_layers_only needs a map set: its split says which layers are the lower ones");
+  }
+  if (maps->manifest().folded) return absl::OkStatus();
+  return base::Error(
+      absl::StatusCode::kFailedPrecondition, "MAPS_UNFOLDED",
+      "lower_layers_only needs a folded map set: what an unfolded map gives goes through the "
+      "late layer's own projections; fit a folded set with `ridgefill fit`, or load all layers "
+      "(lower_layers_only false)");
 }
 
 runtime::Hello MakeHello(const base::ModelIdentity& identity, const ridge::MapSet* maps,
@@ -103,10 +118,7 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadModelOptions& options) {
   LoadedModel out;
   out.name = opened.name;
   RF_ASSIGN_OR_RETURN(out.map_set, LoadMaps(options, opened.identity));
-  if (options.lower_layers_only && out.map_set == nullptr) {
-    return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
-                       "lower_layers_only needs a map set: its split says which layers are the lower ones");
-  }
+  if (options.lower_layers_only) RF_RETURN_IF_ERROR(CheckLowerLayersOnly(out.map_set.get()));
   // The split layer is one of the lower ones: its own projections give its K and V of the bulk.
   const int layers = options.lower_layers_only ? out.map_set->manifest().split + 1 : config.layers;
   RF_RETURN_IF_ERROR(CheckMemory(options, config, layers, out.map_set.get()));
@@ -141,6 +153,18 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const config::v1::
 
 int64_t BlocksInMemory(const model::ModelConfig& config, int64_t mb) {
   return (mb << 20) / std::max<int64_t>(1, BlockBytes(config));
+}
+
+absl::Status CheckKvMemory(const LoadedModel& model, int64_t mb) {
+  const model::ModelConfig& config = model.model->config();
+  const int64_t blocks = BlocksInMemory(config, mb), needed = BlocksFor(model.context_tokens);
+  if (blocks >= needed) return absl::OkStatus();
+  const int64_t needed_mb = (needed * BlockBytes(config) + (1 << 20) - 1) >> 20;
+  return base::Error(
+      absl::StatusCode::kResourceExhausted, "KV_MEMORY",
+      absl::StrCat("kv_memory_mb ", mb, " holds ", blocks, " blocks of ", kernels::kBlockTokens,
+                   " tokens, but one request of context_tokens ", model.context_tokens, " needs ", needed,
+                   " (", needed_mb, " MB); raise kv_memory_mb or lower context_tokens"));
 }
 
 }  // namespace ridgefill::common

@@ -31,7 +31,7 @@ struct LoadModelOptions {
   std::string home;  // HomeFolder()
   config::v1::ModelSourceConfig source;
   config::v1::BackendConfig backend;
-  bool lower_layers_only = false;  // needs a map set
+  bool lower_layers_only = false;  // needs a folded map set
   bool for_prompt = true;
   bool for_decode = true;
   int64_t context_tokens = 0;  // 0: the model's
@@ -51,13 +51,15 @@ struct LoadedModel {
   int64_t context_tokens = 0;
 };
 
-// MODEL_NOT_FOUND, MAPS_NOT_FOUND, MODEL_DOES_NOT_FIT, and what the loaders refuse. Logs one line with what
-// was loaded.
+// MODEL_NOT_FOUND, MAPS_NOT_FOUND, NO_MAPS, MAPS_UNFOLDED, MODEL_DOES_NOT_FIT, and what the loaders refuse.
+// Logs one line with what was loaded.
 absl::StatusOr<LoadedModel> LoadModel(const LoadModelOptions& options);
 
 absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const config::v1::BackendConfig& config);
 
 // Blocks that fit into so many MB, over all layers.
 int64_t BlocksInMemory(const model::ModelConfig& config, int64_t mb);
+// RESOURCE_EXHAUSTED (KV_MEMORY) with the arithmetic when they do not hold one request of the whole context.
+absl::Status CheckKvMemory(const LoadedModel& model, int64_t mb);
 
 }  // namespace ridgefill::common

@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "engine/base/status.h"
@@ -125,17 +124,6 @@ absl::Status WarmUp(runtime::DecodeEngine& engine) {
   return base::WithContext(state->status, "warm-up of the decode engine");
 }
 
-absl::Status CheckPool(const common::LoadedModel& model, int64_t blocks, int64_t mb) {
-  const int64_t needed = (model.context_tokens + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
-  if (blocks >= needed) return absl::OkStatus();
-  return base::Error(
-      absl::StatusCode::kResourceExhausted, "KV_MEMORY",
-      absl::StrCat("kv_memory_mb ", mb, " holds ", blocks, " blocks of ", kernels::kBlockTokens,
-                   " tokens, but one request of context_tokens ", model.context_tokens, " needs ", needed,
-                   " (", (needed * mb + blocks) / std::max<int64_t>(1, blocks),
-                   " MB); raise kv_memory_mb or lower context_tokens"));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Create(const common::LoadedModel& model,
@@ -150,8 +138,8 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Create(const common:
   RF_ASSIGN_OR_RETURN(auto sources, transport->connect(connect));
   runtime::DecodeEngineOptions options;
   options.context_tokens = model.context_tokens;
+  RF_RETURN_IF_ERROR(common::CheckKvMemory(model, config.kv_memory_mb()));
   options.cache_blocks = common::BlocksInMemory(model.model->config(), config.kv_memory_mb());
-  RF_RETURN_IF_ERROR(CheckPool(model, options.cache_blocks, config.kv_memory_mb()));
   options.max_running = config.max_running();
   options.max_queued = config.max_queued();
   options.queue_timeout = absl::Seconds(config.queue_timeout_seconds());

@@ -116,7 +116,11 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Create(const commo
   runtime::PrefillEngineOptions options;
   options.chunk_tokens = config.chunk_tokens();
   options.context_tokens = model.context_tokens;
-  options.cache_blocks = common::BlocksInMemory(model.model->config(), config.kv_memory_mb());
+  // Without it the engine takes two prompts' worth; a cache too small for one must not end up there.
+  if (config.kv_memory_mb() > 0) {
+    RF_RETURN_IF_ERROR(common::CheckKvMemory(model, config.kv_memory_mb()));
+    options.cache_blocks = common::BlocksInMemory(model.model->config(), config.kv_memory_mb());
+  }
   options.max_queued = config.max_queued();
   RF_ASSIGN_OR_RETURN(auto engine, runtime::PrefillEngine::Create(*model.model, model.maps.get(), model.hello,
                                                                   clock, options));

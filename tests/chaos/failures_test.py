@@ -1,5 +1,6 @@
 """What happens when programs die, stall, disagree, are full, or are told to stop."""
 
+import os
 import pathlib
 import shutil
 import signal
@@ -17,6 +18,8 @@ from grpc import StatusCode
 from harness import EXACT, SPEED, ask, error_of, pb
 
 TINY_OTHER = h.ROOT / "tests/data/golden/tiny/llama-untied"
+SMOLLM2 = pathlib.Path(os.environ.get("RIDGEFILL_SMOLLM2",
+                                      pathlib.Path.home() / ".cache/ridgefill/models/smollm2-135m-instruct.gguf"))
 
 
 def freeze(program):
@@ -269,10 +272,18 @@ class Start(unittest.TestCase):
         self.assertIn("holds 32 blocks of 64 tokens, but one request of context_tokens 4096 needs 64",
                       self.refused("ridgefill-decode", "--model", h.TINY, "--kv_memory_mb", 1,
                                    "--context_tokens", 4096))
+        self.assertIn("holds 32 blocks of 64 tokens, but one request of context_tokens 4096 needs 64",
+                      self.refused("ridgefill-prefill", "--model", h.TINY, "--kv_memory_mb", 1,
+                                   "--context_tokens", 4096))
         bad = h.SCRATCH / "bad.json"
         bad.write_text('{"listen": {"adress": "x"}}')
         self.assertIn("adress", self.refused("ridgefill-decode", "--config", bad))
         self.assertIn("chunk_tokens", self.refused("ridgefill-prefill", "--model", h.TINY, "--chunk_tokens", 100))
+
+    @unittest.skipUnless(SMOLLM2.exists(), f"{SMOLLM2} is missing: the tiny models' blocks all fit into 1 MB")
+    def test_kv_memory_below_one_block_is_not_the_default(self):
+        self.assertRegex(self.refused("ridgefill-prefill", "--model", SMOLLM2, "--maps", "none", "--kv_memory_mb", 1),
+                         r"kv_memory_mb 1 holds 0 blocks of 64 tokens, but one request .* needs \d+ \(\d+ MB\)")
 
     def test_damaged_model_and_maps_are_refused_by_name(self):
         model = h.SCRATCH / "damaged.gguf"

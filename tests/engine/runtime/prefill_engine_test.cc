@@ -310,5 +310,14 @@ TEST_F(LowerLayersTest, AndTheSplitLayerAndMapsAreEnoughForSpeed) {
   ExpectSameFrames(Call(200, Speed(1, 40)), 2);
 }
 
+TEST_F(LowerLayersTest, AreNotEnoughForUnfoldedMaps) {
+  const TinyModel lower(*kernels::MakeCpuBackend({.threads = 1}), 2);
+  const auto maps = lower.RandomMaps(1, 0, /*folded=*/false);
+  Start({.chunk_tokens = 64, .context_tokens = 256}, maps.get(), lower);
+  EXPECT_EQ(ReasonOf(Submit(Call(200, Speed(1, 40)), std::make_shared<Seen>())), "LAYERS_NOT_LOADED");
+  EXPECT_EQ(Run(Call(200, ExactOnDecode(1)))->Wait(), absl::OkStatus());
+  engine_.reset();
+}
+
 }  // namespace
 }  // namespace ridgefill::runtime

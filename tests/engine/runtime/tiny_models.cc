@@ -174,7 +174,8 @@ Hello TinyModel::MakeHello(const std::string& maps_digest) const {
   return hello;
 }
 
-std::unique_ptr<ridge::DeviceMaps> TinyModel::RandomMaps(int split, float outlier_threshold) const {
+std::unique_ptr<ridge::DeviceMaps> TinyModel::RandomMaps(int split, float outlier_threshold,
+                                                         bool folded) const {
   const model::ModelConfig& config = model_->config();
   ridge::MapSetManifest manifest;
   manifest.model = MakeHello().model;
@@ -182,12 +183,13 @@ std::unique_ptr<ridge::DeviceMaps> TinyModel::RandomMaps(int split, float outlie
   manifest.hidden = config.hidden;
   manifest.kv_width = config.kv_width();
   manifest.split = split;
+  manifest.folded = folded;
   manifest.outlier_threshold = outlier_threshold;
   base::Rng rng(split);
+  const int64_t outputs = folded ? 2 * int64_t{config.kv_width()} : config.hidden;
   std::vector<ridge::LayerMap> maps;
   for (int layer = split + 1; layer < config.layers; ++layer) {
-    ridge::LayerMap map{layer, std::vector<float>(2LL * config.kv_width() * config.hidden),
-                        std::vector<float>(2LL * config.kv_width())};
+    ridge::LayerMap map{layer, std::vector<float>(outputs * config.hidden), std::vector<float>(outputs)};
     for (float& w : map.weight) w = static_cast<float>(rng.NextDouble() - 0.5);
     for (float& b : map.bias) b = static_cast<float>(rng.NextDouble() - 0.5);
     maps.push_back(std::move(map));

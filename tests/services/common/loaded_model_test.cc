@@ -1,0 +1,90 @@
+// What the loading of a model refuses before it takes memory.
+#include "services/common/loaded_model.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
+
+namespace ridgefill::common {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kTiny[] = "tests/data/golden/tiny/llama";
+
+std::string ReasonOf(const absl::Status& status) {
+  const auto detail = base::GetErrorDetail(status);
+  return detail ? detail->reason : status.ToString();
+}
+
+class LoadedModelTest : public testing::Test {
+ protected:
+  ~LoadedModelTest() override { std::filesystem::remove_all(folder_); }
+
+  // Zeros for the tiny model, split 1.
+  void WriteMaps(bool folded) {
+    config::v1::ModelSourceConfig source;
+    source.set_model(kTiny);
+    const OpenedModel opened = OpenModel("", source).value();
+    const model::ModelConfig& config = opened.source->config();
+    ridge::MapSetManifest manifest;
+    manifest.model = opened.identity;
+    manifest.layers = config.layers;
+    manifest.hidden = config.hidden;
+    manifest.kv_width = config.kv_width();
+    manifest.split = 1;
+    manifest.folded = folded;
+    const int64_t outputs = folded ? 2 * config.kv_width() : config.hidden;
+    std::vector<ridge::LayerMap> maps;
+    for (int layer = 2; layer < config.layers; ++layer) {
+      maps.push_back({layer, std::vector<float>(outputs * config.hidden), std::vector<float>(outputs)});
+    }
+    ASSERT_TRUE(ridge::SaveMapSet(folder_, manifest, maps).ok());
+  }
+
+  absl::StatusOr<LoadedModel> Load(bool lower_layers_only) {
+    LoadModelOptions options;
+    options.source.set_model(kTiny);
+    options.source.set_maps(folder_);
+    options.backend.set_kind("reference");
+    options.lower_layers_only = lower_layers_only;
+    options.for_decode = !lower_layers_only;
+    return LoadModel(options);
+  }
+
+  const std::string folder_ = absl::StrCat(testing::TempDir(), "/loaded_model_test.", getpid());
+};
+
+TEST_F(LoadedModelTest, LowerLayersAloneNeedFoldedMaps) {
+  WriteMaps(/*folded=*/true);
+  const auto folded = Load(/*lower_layers_only=*/true);
+  ASSERT_TRUE(folded.ok()) << folded.status();
+  EXPECT_EQ(folded->model->loaded_layers(), 2);
+
+  WriteMaps(/*folded=*/false);
+  const absl::Status refused = Load(/*lower_layers_only=*/true).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(refused), "MAPS_UNFOLDED");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("ridgefill fit"));
+  const auto all = Load(/*lower_layers_only=*/false);
+  EXPECT_TRUE(all.ok()) << all.status();
+}
+
+TEST_F(LoadedModelTest, KvMemoryMustHoldOneContext) {
+  WriteMaps(/*folded=*/true);
+  LoadedModel model = Load(/*lower_layers_only=*/false).value();
+  model.context_tokens = 4096;  // 64 blocks of 32 KiB
+  EXPECT_TRUE(CheckKvMemory(model, 2).ok());
+  const absl::Status refused = CheckKvMemory(model, 1);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("kv_memory_mb 1 holds 32 blocks of 64 tokens, but one request of context_tokens 4096 "
+                        "needs 64 (2 MB)"));
+}
+
+}  // namespace
+}  // namespace ridgefill::common

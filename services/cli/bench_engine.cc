@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "engine/base/clock.h"
 #include "engine/base/status.h"
+#include "engine/runtime/wakeup.h"
 #include "services/cli/bench.h"
 #include "services/common/config.h"
 #include "services/common/loaded_model.h"
@@ -82,14 +82,10 @@ absl::StatusOr<ridge::FillDecision> PrefillDecision(const common::LoadedModel& m
 
 // One prompt; frames are taken as they come and dropped.
 absl::StatusOr<double> PrefillOnce(runtime::KvSource& source, runtime::PrefillCall call) {
-  absl::Mutex mutex;
-  bool woken = false;
-  const auto wake = [&] {
-    absl::MutexLock lock(&mutex);
-    woken = true;
-  };
+  // Shared: the engine's thread may still be in the call that wakes when this one has seen the end.
+  const auto wakeup = std::make_shared<runtime::Wakeup>();
   const absl::Time start = absl::Now();
-  const auto transfer = source.Open(std::move(call), wake);
+  const auto transfer = source.Open(std::move(call), [wakeup] { wakeup->Notify(); });
   while (true) {
     while (transfer->TryNext().has_value()) {
     }
@@ -97,9 +93,7 @@ absl::StatusOr<double> PrefillOnce(runtime::KvSource& source, runtime::PrefillCa
       RF_RETURN_IF_ERROR(*ended);
       return absl::ToDoubleMilliseconds(absl::Now() - start);
     }
-    absl::MutexLock lock(&mutex);
-    mutex.AwaitWithTimeout(absl::Condition(&woken), absl::Milliseconds(50));
-    woken = false;
+    wakeup->Wait(runtime::kIdleWait);
   }
 }
 

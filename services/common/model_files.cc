@@ -25,11 +25,15 @@ bool IsModel(const fs::path& path) {
   return Exists(path);
 }
 
-std::string Names(const fs::path& folder) {
+// SaveMapSet writes it last: without it a fit did not come to its end.
+bool IsMapSet(const fs::path& path) { return Exists(path / "ridgefill.json"); }
+
+std::string Names(const fs::path& folder, bool (*is_one)(const fs::path&)) {
   std::set<std::string> names;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (!absl::StartsWith(it->path().filename().string(), ".")) names.insert(ModelName(it->path().string()));
+    const bool hidden = absl::StartsWith(it->path().filename().string(), ".");
+    if (!hidden && is_one(it->path())) names.insert(ModelName(it->path().string()));
   }
   return names.empty() ? "nothing" : absl::StrJoin(names, ", ");
 }
@@ -50,7 +54,7 @@ absl::StatusOr<std::string> FindModel(const std::string& home, const std::string
   return base::Error(
       absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
       absl::StrCat("no model \"", name, "\": neither a .gguf file, nor a folder with config.json, ",
-                   "nor a name under ", models.string(), " (which has: ", Names(models), ")"));
+                   "nor a name under ", models.string(), " (which has: ", Names(models, &IsModel), ")"));
 }
 
 std::string ModelName(const std::string& model_path) {
@@ -65,13 +69,14 @@ absl::StatusOr<std::string> FindMaps(const std::string& home, const std::string&
   const fs::path folder = fs::path(home) / "maps";
   if (maps.empty()) {
     const fs::path own = folder / model_name;
-    return Exists(own) ? own.string() : std::string();
+    return IsMapSet(own) ? own.string() : std::string();
   }
-  if (Exists(maps)) return maps;
-  if (Exists(folder / maps)) return (folder / maps).string();
-  return base::Error(absl::StatusCode::kNotFound, "MAPS_NOT_FOUND",
-                     absl::StrCat("no map set \"", maps, "\": neither a folder nor a name under ",
-                                  folder.string(), " (which has: ", Names(folder), ")"));
+  if (IsMapSet(maps)) return maps;
+  if (IsMapSet(folder / maps)) return (folder / maps).string();
+  return base::Error(
+      absl::StatusCode::kNotFound, "MAPS_NOT_FOUND",
+      absl::StrCat("no map set \"", maps, "\": neither a folder with ridgefill.json nor a name under ",
+                   folder.string(), " (which has: ", Names(folder, &IsMapSet), ")"));
 }
 
 }  // namespace ridgefill::common

@@ -18,8 +18,9 @@ absl::StatusOr<std::string> FindModel(const std::string& home, const std::string
 // File or folder name without its extension: "smollm2-135m-instruct".
 std::string ModelName(const std::string& model_path);
 
-// Folder of the map set, empty for none. `maps`: empty takes <home>/maps/<model name> if it is there; "none"
-// takes none; else a folder or a name under <home>/maps. NOT_FOUND (MAPS_NOT_FOUND).
+// Folder of the map set, empty for none; a folder without ridgefill.json is none. `maps`: empty takes
+// <home>/maps/<model name> if it is there; "none" takes none; else a folder or a name under <home>/maps.
+// NOT_FOUND (MAPS_NOT_FOUND).
 absl::StatusOr<std::string> FindMaps(const std::string& home, const std::string& model_name,
                                      const std::string& maps);
 

@@ -129,6 +129,16 @@ class Quickstart(unittest.TestCase):
         for mode in ("EXACT", "SPEED"):
             self.assertEqual(self.calls().count(f"generate {mode}"), 2)
 
+    def test_unfinished_fit_is_moved_aside(self):
+        maps = self.home / "maps" / MODEL.removesuffix(".gguf")
+        maps.mkdir(parents=True)
+        (maps / "sums.safetensors").write_text("sums")
+        code, out, err = self.run_script()
+        self.assertEqual(code, 0, out + err)
+        self.assertEqual([path.name for path in maps.iterdir()], ["ridgefill.json"])
+        (aside,) = maps.parent.glob(f".{maps.name}.unfinished.*/{maps.name}")
+        self.assertEqual((aside / "sums.safetensors").read_text(), "sums")
+
     def test_bad_arguments(self):
         self.assert_fails(self.run_script("--port", "70000"), "--port must be in 1..65530, got '70000'")
         self.assert_fails(self.run_script("--port"), "--port needs a value")

@@ -146,6 +146,9 @@ TEST(ModelFilesTest, FindsByPathAndByName) {
   const fs::path home = fs::path(testing::TempDir()) / "home";
   fs::create_directories(home / "models" / "folder");
   fs::create_directories(home / "maps" / "single");
+  fs::create_directories(home / "maps" / "unfinished");
+  std::ofstream(home / "maps" / "single" / "ridgefill.json") << "{}";
+  std::ofstream(home / "maps" / "unfinished" / "sums.safetensors") << "x";
   std::ofstream(home / "models" / "single.gguf") << "x";
   std::ofstream(home / "models" / "folder" / "config.json") << "{}";
 
@@ -164,6 +167,12 @@ TEST(ModelFilesTest, FindsByPathAndByName) {
   EXPECT_EQ(*FindMaps(home.string(), "single", "none"), "");
   EXPECT_EQ(*FindMaps(home.string(), "folder", "single"), (home / "maps" / "single").string());
   EXPECT_FALSE(FindMaps(home.string(), "folder", "other").ok());
+  EXPECT_EQ(*FindMaps(home.string(), "unfinished", ""), "") << "a fit was interrupted there";
+  for (const std::string& name : {std::string("unfinished"), (home / "maps" / "unfinished").string()}) {
+    const absl::Status unfinished = FindMaps(home.string(), "single", name).status();
+    EXPECT_EQ(unfinished.code(), absl::StatusCode::kNotFound);
+    EXPECT_THAT(std::string(unfinished.message()), HasSubstr("(which has: single)"));
+  }
 }
 
 TEST(ModelFilesTest, HomeFolder) {

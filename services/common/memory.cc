@@ -16,7 +16,7 @@ namespace ridgefill::common {
 namespace {
 
 // Files under /proc and /sys have no size, so they are read as streams.
-std::string ReadSmall(const char* path) {
+std::string ReadSmall(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -58,12 +58,14 @@ int64_t WeightBytes(const model::ModelConfig& config, int layers, bool with_head
   return (layer * layers + (with_head ? embedding : 0)) * parameter_bytes + embedding * 4;
 }
 
-int64_t AvailableMemory() {
-  const int64_t machine = ParseMemAvailable(ReadSmall("/proc/meminfo"));
-  const int64_t v2 =
-      ParseCgroupRoom(ReadSmall("/sys/fs/cgroup/memory.max"), ReadSmall("/sys/fs/cgroup/memory.current"));
-  const int64_t v1 = ParseCgroupRoom(ReadSmall("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-                                     ReadSmall("/sys/fs/cgroup/memory/memory.usage_in_bytes"));
+int64_t AvailableMemory(const std::string& root) {
+  const int64_t machine = ParseMemAvailable(ReadSmall(root + "/proc/meminfo"));
+  const std::string v2_files = root + "/sys/fs/cgroup/memory.",
+                    v1_files = root + "/sys/fs/cgroup/memory/memory.";
+  const int64_t v2 = ParseCgroupRoom(ReadSmall(v2_files + "max"), ReadSmall(v2_files + "current"),
+                                     ReadSmall(v2_files + "stat"));
+  const int64_t v1 = ParseCgroupRoom(ReadSmall(v1_files + "limit_in_bytes"),
+                                     ReadSmall(v1_files + "usage_in_bytes"), ReadSmall(v1_files + "stat"));
   return Smaller(machine, Smaller(v2, v1));
 }
 
@@ -76,10 +78,25 @@ int64_t ParseMemAvailable(absl::string_view meminfo) {
   return -1;
 }
 
-int64_t ParseCgroupRoom(absl::string_view limit, absl::string_view usage) {
+int64_t ParseCgroupRoom(absl::string_view limit, absl::string_view usage, absl::string_view stat) {
   int64_t max = 0, used = 0;
   if (!absl::SimpleAtoi(limit, &max) || !absl::SimpleAtoi(usage, &used)) return -1;  // "max", or no such file
+  used -= std::min(used, ParsePageCache(stat));
   return std::max<int64_t>(0, max - used);
+}
+
+int64_t ParsePageCache(absl::string_view stat) {
+  int64_t own = 0, total = 0;
+  for (const absl::string_view line : absl::StrSplit(stat, '\n')) {
+    const std::pair<absl::string_view, absl::string_view> entry =
+        absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    absl::string_view name = entry.first;
+    int64_t& sum = absl::ConsumePrefix(&name, "total_") ? total : own;
+    int64_t bytes = 0;
+    if ((name == "inactive_file" || name == "active_file") && absl::SimpleAtoi(entry.second, &bytes))
+      sum += bytes;
+  }
+  return std::max(own, total);  // v1 lists both; the total includes the own
 }
 
 }  // namespace ridgefill::common

@@ -26,11 +26,13 @@ absl::Status CheckFits(const MemoryNeed& need, int64_t available);
 // each parameter of a matrix product; the embedding's rows stay f32.
 int64_t WeightBytes(const model::ModelConfig& config, int layers, bool with_head, int64_t parameter_bytes);
 
-// Bytes that this process may still take: MemAvailable, and what its cgroup (v2 or v1) leaves. -1: unknown.
-int64_t AvailableMemory();
-// The parts of it, on text: "MemAvailable:   123 kB" lines; a limit file ("max" or a number) and a usage
-// file.
+// Bytes that this process may still take: MemAvailable, and what its cgroup (v2 or v1) leaves, where files
+// that were read count as free, as they do in MemAvailable. -1: unknown. `root` holds /proc and /sys.
+int64_t AvailableMemory(const std::string& root = "");
+// The parts of it, on text: "MemAvailable:   123 kB" lines; a limit file ("max" or a number), a usage file
+// and memory.stat ("inactive_file 123" lines).
 int64_t ParseMemAvailable(absl::string_view meminfo);
-int64_t ParseCgroupRoom(absl::string_view limit, absl::string_view usage);
+int64_t ParseCgroupRoom(absl::string_view limit, absl::string_view usage, absl::string_view stat);
+int64_t ParsePageCache(absl::string_view stat);
 
 }  // namespace ridgefill::common

@@ -119,11 +119,38 @@ TEST(MemoryTest, RefusalHasTheArithmetic) {
 TEST(MemoryTest, ReadsWhatTheSystemSays) {
   EXPECT_EQ(ParseMemAvailable("MemTotal: 9 kB\nMemAvailable:    1234 kB\nBuffers: 3 kB\n"), 1234 * 1024);
   EXPECT_EQ(ParseMemAvailable("MemTotal: 9 kB\n"), -1);
-  EXPECT_EQ(ParseCgroupRoom("1000\n", "400\n"), 600);
-  EXPECT_EQ(ParseCgroupRoom("1000\n", "1400\n"), 0);
-  EXPECT_EQ(ParseCgroupRoom("max\n", "400\n"), -1);
-  EXPECT_EQ(ParseCgroupRoom("", ""), -1);
+  EXPECT_EQ(ParseCgroupRoom("1000\n", "400\n", ""), 600);
+  EXPECT_EQ(ParseCgroupRoom("1000\n", "1400\n", ""), 0);
+  EXPECT_EQ(ParseCgroupRoom("max\n", "400\n", ""), -1);
+  EXPECT_EQ(ParseCgroupRoom("", "", ""), -1);
+  EXPECT_EQ(ParseCgroupRoom("1000\n", "400\n", "inactive_file 900\n"), 1000) << "counted a moment apart";
   EXPECT_GT(AvailableMemory(), int64_t{1} << 20);
+}
+
+// A container that has read a model's file is full of page cache, which the kernel gives back.
+TEST(MemoryTest, FilesThatWereReadCountAsFree) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::path(testing::TempDir()) / "memory_test_root";
+  const auto write = [&](const std::string& path, const std::string& text) {
+    fs::create_directories((root / path).parent_path());
+    std::ofstream(root / path) << text;
+  };
+  write("proc/meminfo", "MemAvailable: 10000 kB\n");
+  write("sys/fs/cgroup/memory.max", "1000000\n");
+  write("sys/fs/cgroup/memory.current", "950000\n");
+  EXPECT_EQ(AvailableMemory(root.string()), 50000);
+  write("sys/fs/cgroup/memory.stat", "anon 100000\nfile 850000\ninactive_file 700000\nactive_file 100000\n");
+  EXPECT_EQ(AvailableMemory(root.string()), 850000);
+
+  fs::remove_all(root / "sys");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000\n");
+  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "950000\n");
+  write("sys/fs/cgroup/memory/memory.stat",
+        "inactive_file 10000\nactive_file 5000\ntotal_inactive_file 600000\ntotal_active_file 200000\n");
+  EXPECT_EQ(AvailableMemory(root.string()), 850000);
+  write("proc/meminfo", "MemAvailable: 100 kB\n");
+  EXPECT_EQ(AvailableMemory(root.string()), 102400) << "the machine has less";
+  fs::remove_all(root);
 }
 
 TEST(MemoryTest, CountsWeights) {

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -14,6 +15,9 @@
 
 namespace ridgefill::common {
 namespace {
+
+// For answers on their way when the drain is done.
+constexpr absl::Duration kLastWords = absl::Seconds(1);
 
 class GrpcServer : public Server {
  public:
@@ -92,7 +96,8 @@ void ServeUntilSignal(ShutdownSignal& signal, Server& server, absl::Duration dra
   base::Log(base::Severity::kInfo, "draining", {{"signal", int64_t{number}}});
   server.SetServing(false);
   drain(deadline);
-  server.Shutdown(deadline);
+  // What was to finish has finished; a health Watch or a reflection stream never does.
+  server.Shutdown(std::min(deadline, absl::Now() + kLastWords));
   base::Log(base::Severity::kInfo, "stopped", {});
 }
 

@@ -232,8 +232,9 @@ absl::Status BenchDecode(const BenchFlags& flags, const Environment& environment
   const auto clock = base::MakeSystemClock();
   RF_ASSIGN_OR_RETURN(const auto prefill,
                       prefill::PrefillWorker::Create(loaded.model, loaded.config.prefill(), *clock));
-  RF_ASSIGN_OR_RETURN(const auto decode, decode::DecodeWorker::Create(loaded.model, loaded.config.decode(),
-                                                                      *clock, &prefill->engine()));
+  RF_ASSIGN_OR_RETURN(const auto decode,
+                      decode::DecodeWorker::Create(loaded.model, common::LocalDecode(loaded.config), *clock,
+                                                   &prefill->engine()));
   for (const int64_t length : flags.lengths) {
     for (const int batch : flags.batches) {
       RF_RETURN_IF_ERROR(DecodeLength(flags, loaded.model, decode->engine(), length, batch));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -30,7 +31,7 @@ struct ModelFlags {
   std::string model, maps, backend = "cpu", isa;
   int threads = 0;
   int64_t context_tokens = 0;
-  int64_t kv_memory_mb = 0;
+  std::optional<int64_t> kv_memory_mb;
 
   void AddTo(CLI::App& app);
   // The three services in one process, listening nowhere.

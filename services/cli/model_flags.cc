@@ -41,9 +41,8 @@ config::v1::ServeConfig ModelFlags::ToServeConfig() const {
   config.mutable_backend()->set_kind(backend);
   config.mutable_backend()->set_isa(isa);
   config.mutable_backend()->set_threads(threads);
-  config.mutable_prefill()->set_context_tokens(context_tokens);
   config.mutable_decode()->set_context_tokens(context_tokens);
-  config.mutable_decode()->set_kv_memory_mb(kv_memory_mb);
+  if (kv_memory_mb.has_value()) config.mutable_decode()->set_kv_memory_mb(*kv_memory_mb);
   return config;
 }
 

@@ -4,6 +4,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/status.h"
+#include "services/common/config.h"
 #include "services/common/monitoring.h"
 #include "services/common/server.h"
 #include "services/decode/worker.h"
@@ -30,8 +31,8 @@ class TrioImpl : public Trio {
   absl::Status Init(const config::v1::ServeConfig& config, const std::string& home) {
     RF_ASSIGN_OR_RETURN(model_, Load(config, home));
     RF_ASSIGN_OR_RETURN(prefill_, prefill::PrefillWorker::Create(model_, config.prefill(), *clock_));
-    RF_ASSIGN_OR_RETURN(decode_,
-                        decode::DecodeWorker::Create(model_, config.decode(), *clock_, &prefill_->engine()));
+    RF_ASSIGN_OR_RETURN(decode_, decode::DecodeWorker::Create(model_, common::LocalDecode(config), *clock_,
+                                                              &prefill_->engine()));
     common::ServerOptions options;
     options.services = {&prefill_->service(), &decode_->service()};
     options.health_names = {prefill::kServiceName, decode::kServiceName};

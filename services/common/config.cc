@@ -47,19 +47,38 @@ class Checker {
   absl::Status status_;
 };
 
+// A field given as 0 is not left out.
 template <typename Config, typename Value>
-void Default(Config& config, Value (Config::*get)() const, void (Config::*set)(Value), Value value) {
-  if ((config.*get)() == Value{}) (config.*set)(value);
+void Default(Config& config, bool (Config::*has)() const, void (Config::*set)(Value), Value value) {
+  if (!(config.*has)()) (config.*set)(value);
 }
 
 void FillListen(ListenConfig& listen, const char* address) {
   if (listen.address().empty()) listen.set_address(address);
-  Default(listen, &ListenConfig::max_message_mb, &ListenConfig::set_max_message_mb, 64);
-  Default(listen, &ListenConfig::drain_seconds, &ListenConfig::set_drain_seconds, 30);
+  Default(listen, &ListenConfig::has_max_message_mb, &ListenConfig::set_max_message_mb, 64);
+  Default(listen, &ListenConfig::has_drain_seconds, &ListenConfig::set_drain_seconds, 30);
 }
 
 void FillBackend(BackendConfig& backend) {
   if (backend.kind().empty()) backend.set_kind("cpu");
+}
+
+void FillSizes(PrefillConfig& config) {
+  Default(config, &PrefillConfig::has_chunk_tokens, &PrefillConfig::set_chunk_tokens, 512);
+  Default(config, &PrefillConfig::has_max_queued, &PrefillConfig::set_max_queued, 64);
+  Default<PrefillConfig, int64_t>(config, &PrefillConfig::has_sink_buffer_mb,
+                                  &PrefillConfig::set_sink_buffer_mb, 32);
+}
+
+void FillSizes(DecodeConfig& config) {
+  Default<DecodeConfig, int64_t>(config, &DecodeConfig::has_kv_memory_mb, &DecodeConfig::set_kv_memory_mb,
+                                 1024);
+  Default(config, &DecodeConfig::has_max_running, &DecodeConfig::set_max_running, 32);
+  Default(config, &DecodeConfig::has_max_queued, &DecodeConfig::set_max_queued, 256);
+  Default(config, &DecodeConfig::has_queue_timeout_seconds, &DecodeConfig::set_queue_timeout_seconds, 60);
+  Default(config, &DecodeConfig::has_piece_tokens, &DecodeConfig::set_piece_tokens, 256);
+  Default<DecodeConfig, int64_t>(config, &DecodeConfig::has_receive_buffer_mb,
+                                 &DecodeConfig::set_receive_buffer_mb, 32);
 }
 
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
@@ -119,6 +138,32 @@ absl::Status CheckDecodeSizes(const DecodeConfig& config, const std::string& pre
   return check.status();
 }
 
+// What `serve` would not look at.
+absl::Status CheckParts(const PrefillConfig& prefill, const DecodeConfig& decode) {
+  const struct {
+    bool set;
+    const char *field, *why;
+  } kUnused[] = {
+      {prefill.has_listen(), "prefill.listen", "`serve` has one address: set router.listen"},
+      {prefill.has_source(), "prefill.source", "`serve` has one model: set router.source"},
+      {prefill.has_backend(), "prefill.backend", "`serve` has one backend: set `backend`"},
+      {prefill.context_tokens() != 0, "prefill.context_tokens",
+       "`serve` has one context: set decode.context_tokens"},
+      {prefill.lower_layers_only(), "prefill.lower_layers_only",
+       "`serve` loads one model for all three parts; run ridgefill-prefill by itself for that"},
+      {decode.has_listen(), "decode.listen", "`serve` has one address: set router.listen"},
+      {decode.has_source(), "decode.source", "`serve` has one model: set router.source"},
+      {decode.has_backend(), "decode.backend", "`serve` has one backend: set `backend`"},
+      {!decode.transport().empty(), "decode.transport",
+       "`serve` has one process; run ridgefill-decode by itself for another transport"},
+  };
+  Checker check("");
+  for (const auto& [set, field, why] : kUnused) {
+    if (set) check.Fail(field, absl::StrCat("must be left out: ", why));
+  }
+  return check.status();
+}
+
 absl::Status CheckRouterSizes(const RouterConfig& config, const std::string& prefix) {
   const auto& policy = config.policy();
   return Checker(prefix)
@@ -166,50 +211,47 @@ std::string PrintConfig(const google::protobuf::Message& config) {
 void FillDefaults(PrefillConfig& config) {
   FillListen(*config.mutable_listen(), "127.0.0.1:7401");
   FillBackend(*config.mutable_backend());
-  Default(config, &PrefillConfig::chunk_tokens, &PrefillConfig::set_chunk_tokens, 512);
-  Default(config, &PrefillConfig::max_queued, &PrefillConfig::set_max_queued, 64);
-  Default<PrefillConfig, int64_t>(config, &PrefillConfig::sink_buffer_mb, &PrefillConfig::set_sink_buffer_mb,
-                                  32);
+  FillSizes(config);
 }
 
 void FillDefaults(DecodeConfig& config) {
   FillListen(*config.mutable_listen(), "127.0.0.1:7402");
   FillBackend(*config.mutable_backend());
-  Default<DecodeConfig, int64_t>(config, &DecodeConfig::kv_memory_mb, &DecodeConfig::set_kv_memory_mb, 1024);
-  Default(config, &DecodeConfig::max_running, &DecodeConfig::set_max_running, 32);
-  Default(config, &DecodeConfig::max_queued, &DecodeConfig::set_max_queued, 256);
-  Default(config, &DecodeConfig::queue_timeout_seconds, &DecodeConfig::set_queue_timeout_seconds, 60);
-  Default(config, &DecodeConfig::piece_tokens, &DecodeConfig::set_piece_tokens, 256);
-  Default<DecodeConfig, int64_t>(config, &DecodeConfig::receive_buffer_mb,
-                                 &DecodeConfig::set_receive_buffer_mb, 32);
+  FillSizes(config);
   if (config.transport().empty()) config.set_transport("grpc");
 }
 
 void FillDefaults(RouterConfig& config) {
   FillListen(*config.mutable_listen(), "127.0.0.1:7400");
   auto& policy = *config.mutable_policy();
-  Default(policy, &config::v1::PolicyConfig::auto_min_tokens, &config::v1::PolicyConfig::set_auto_min_tokens,
-          2048);
-  Default(policy, &config::v1::PolicyConfig::local_max_tokens,
+  Default(policy, &config::v1::PolicyConfig::has_auto_min_tokens,
+          &config::v1::PolicyConfig::set_auto_min_tokens, 2048);
+  Default(policy, &config::v1::PolicyConfig::has_local_max_tokens,
           &config::v1::PolicyConfig::set_local_max_tokens, 256);
-  Default(config, &RouterConfig::max_in_flight, &RouterConfig::set_max_in_flight, 256);
-  Default(config, &RouterConfig::max_queued, &RouterConfig::set_max_queued, 256);
-  Default(config, &RouterConfig::queue_timeout_seconds, &RouterConfig::set_queue_timeout_seconds, 30);
-  Default(config, &RouterConfig::default_deadline_seconds, &RouterConfig::set_default_deadline_seconds, 600);
-  Default(config, &RouterConfig::max_prompt_bytes, &RouterConfig::set_max_prompt_bytes, 16 << 20);
-  Default(config, &RouterConfig::worker_check_ms, &RouterConfig::set_worker_check_ms, 250);
+  Default(config, &RouterConfig::has_max_in_flight, &RouterConfig::set_max_in_flight, 256);
+  Default(config, &RouterConfig::has_max_queued, &RouterConfig::set_max_queued, 256);
+  Default(config, &RouterConfig::has_queue_timeout_seconds, &RouterConfig::set_queue_timeout_seconds, 30);
+  Default(config, &RouterConfig::has_default_deadline_seconds, &RouterConfig::set_default_deadline_seconds,
+          600);
+  Default(config, &RouterConfig::has_max_prompt_bytes, &RouterConfig::set_max_prompt_bytes, 16 << 20);
+  Default(config, &RouterConfig::has_worker_check_ms, &RouterConfig::set_worker_check_ms, 250);
 }
 
 void FillDefaults(ServeConfig& config) {
   FillDefaults(*config.mutable_router());
   FillBackend(*config.mutable_backend());
-  FillDefaults(*config.mutable_prefill());
-  FillDefaults(*config.mutable_decode());
-  for (auto* listen :
-       {config.mutable_prefill()->mutable_listen(), config.mutable_decode()->mutable_listen()}) {
-    *listen = config.router().listen();
-  }
-  config.mutable_decode()->set_transport("local");
+  // Nothing but these is the parts' own: what else is set in them, Validate refuses.
+  FillSizes(*config.mutable_prefill());
+  FillSizes(*config.mutable_decode());
+}
+
+DecodeConfig LocalDecode(const ServeConfig& config) {
+  DecodeConfig decode = config.decode();
+  *decode.mutable_listen() = config.router().listen();
+  *decode.mutable_source() = config.router().source();
+  *decode.mutable_backend() = config.backend();
+  decode.set_transport("local");
+  return decode;
 }
 
 absl::Status Validate(const PrefillConfig& config) {
@@ -248,10 +290,7 @@ absl::Status Validate(const ServeConfig& config) {
     return base::FieldError("router.prefill_workers", "CONFIG_VALUE",
                             "and router.decode_workers must be empty: `serve` has its own workers");
   }
-  if (config.prefill().lower_layers_only()) {
-    return base::FieldError("prefill.lower_layers_only", "CONFIG_VALUE",
-                            "must be false: `serve` loads one model for all three parts");
-  }
+  RF_RETURN_IF_ERROR(CheckParts(config.prefill(), config.decode()));
   RF_RETURN_IF_ERROR(CheckBackend(config.backend(), "backend."));
   RF_RETURN_IF_ERROR(CheckRouterSizes(config.router(), "router."));
   RF_RETURN_IF_ERROR(CheckPrefillSizes(config.prefill(), "prefill."));

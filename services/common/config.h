@@ -21,11 +21,14 @@ absl::Status LoadConfig(const std::string& path, google::protobuf::Message& conf
 // Every field, also those at their default, with names as in the proto.
 std::string PrintConfig(const google::protobuf::Message& config);
 
-// Values for fields that are 0 or empty, as config.proto states them.
+// Values for fields that are left out or empty, as config.proto states them.
 void FillDefaults(config::v1::PrefillConfig& config);
 void FillDefaults(config::v1::DecodeConfig& config);
 void FillDefaults(config::v1::RouterConfig& config);
 void FillDefaults(config::v1::ServeConfig& config);
+
+// The decode part of `serve` for its worker: with what the parts share, over the local transport.
+config::v1::DecodeConfig LocalDecode(const config::v1::ServeConfig& config);
 
 absl::Status Validate(const config::v1::PrefillConfig& config);
 absl::Status Validate(const config::v1::DecodeConfig& config);

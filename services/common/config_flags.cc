@@ -48,10 +48,7 @@ constexpr bool kHasWorkers = std::is_same_v<Config, RouterConfig>;
 
 void SetContext(PrefillConfig& config, int64_t tokens) { config.set_context_tokens(tokens); }
 void SetContext(DecodeConfig& config, int64_t tokens) { config.set_context_tokens(tokens); }
-void SetContext(ServeConfig& config, int64_t tokens) {
-  config.mutable_prefill()->set_context_tokens(tokens);
-  config.mutable_decode()->set_context_tokens(tokens);
-}
+void SetContext(ServeConfig& config, int64_t tokens) { config.mutable_decode()->set_context_tokens(tokens); }
 void SetKvMemory(PrefillConfig& config, int64_t mb) { config.set_kv_memory_mb(mb); }
 void SetKvMemory(DecodeConfig& config, int64_t mb) { config.set_kv_memory_mb(mb); }
 void SetKvMemory(ServeConfig& config, int64_t mb) { config.mutable_decode()->set_kv_memory_mb(mb); }

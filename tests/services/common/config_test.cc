@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
 #include "services/common/call_context.h"
 #include "services/common/memory.h"
@@ -44,7 +45,8 @@ TEST(ConfigTest, DefaultsAreThoseOfTheProtoAndAreValid) {
   ServeConfig serve;
   serve.mutable_router()->mutable_source()->set_model("m");
   FillDefaults(serve);
-  EXPECT_EQ(serve.decode().transport(), "local");
+  EXPECT_EQ(LocalDecode(serve).transport(), "local");
+  EXPECT_EQ(LocalDecode(serve).listen().max_message_mb(), 64);
   EXPECT_TRUE(Validate(serve).ok()) << Validate(serve);
 }
 
@@ -94,6 +96,78 @@ TEST(ConfigTest, ViolationsNameTheirField) {
   EXPECT_EQ(FieldOf(Validate(router)), "decode_workers");
   router.add_decode_workers("nowhere");
   EXPECT_EQ(FieldOf(Validate(router)), "decode_workers");
+}
+
+// 0 is what was asked for, not the default: it is in no range that has one.
+TEST(ConfigTest, AnExplicitZeroIsNotLeftOut) {
+  const auto field = [](auto config, const std::string& json) {
+    auto parsed = config;
+    EXPECT_TRUE(ParseConfig(json, parsed).ok()) << json;
+    config.MergeFrom(parsed);
+    FillDefaults(config);
+    return FieldOf(Validate(config));
+  };
+  PrefillConfig prefill;
+  prefill.mutable_source()->set_model("m");
+  for (const char* name : {"chunk_tokens", "max_queued", "sink_buffer_mb"}) {
+    EXPECT_EQ(field(prefill, absl::StrCat("{\"", name, "\": 0}")), name);
+  }
+  for (const char* name : {"drain_seconds", "max_message_mb"}) {
+    EXPECT_EQ(field(prefill, absl::StrCat(R"({"listen": {")", name, "\": 0}}")),
+              absl::StrCat("listen.", name));
+  }
+  EXPECT_EQ(field(prefill, R"({"kv_memory_mb": 0, "context_tokens": 0})"), "") << "documented: the default";
+
+  DecodeConfig decode;
+  decode.mutable_source()->set_model("m");
+  for (const char* name : {"kv_memory_mb", "max_running", "max_queued", "queue_timeout_seconds",
+                           "piece_tokens", "receive_buffer_mb"}) {
+    EXPECT_EQ(field(decode, absl::StrCat("{\"", name, "\": 0}")), name);
+  }
+  RouterConfig router;
+  router.mutable_source()->set_model("m");
+  router.add_decode_workers("localhost:1");
+  for (const char* name : {"max_in_flight", "max_queued", "queue_timeout_seconds", "default_deadline_seconds",
+                           "max_prompt_bytes", "worker_check_ms"}) {
+    EXPECT_EQ(field(router, absl::StrCat("{\"", name, "\": 0}")), name);
+  }
+  for (const char* name : {"auto_min_tokens", "local_max_tokens"}) {
+    EXPECT_EQ(field(router, absl::StrCat(R"({"policy": {")", name, "\": 0}}")),
+              absl::StrCat("policy.", name));
+  }
+}
+
+TEST(ConfigTest, ServeRefusesWhatItWouldNotLookAt) {
+  const auto refused = [](const std::string& json) {
+    ServeConfig config;
+    EXPECT_TRUE(ParseConfig(json, config).ok()) << json;
+    config.mutable_router()->mutable_source()->set_model("m");
+    FillDefaults(config);
+    return Validate(config);
+  };
+  EXPECT_TRUE(
+      refused(R"({"prefill": {"kv_memory_mb": 9, "chunk_tokens": 64}, "decode": {"context_tokens": 9}})")
+          .ok());
+  const std::pair<const char*, const char*> kUnused[] = {
+      {"prefill.listen", R"({"prefill": {"listen": {"drain_seconds": 3}}})"},
+      {"prefill.source", R"({"prefill": {"source": {"maps": "none"}}})"},
+      {"prefill.backend", R"({"prefill": {"backend": {"threads": 2}}})"},
+      {"prefill.context_tokens", R"({"prefill": {"context_tokens": 100}})"},
+      {"prefill.lower_layers_only", R"({"prefill": {"lower_layers_only": true}})"},
+      {"decode.listen", R"({"decode": {"listen": {"address": "a:1"}}})"},
+      {"decode.source", R"({"decode": {"source": {"model": "m"}}})"},
+      {"decode.backend", R"({"decode": {"backend": {"kind": "cuda"}}})"},
+      {"decode.transport", R"({"decode": {"transport": "grpc"}})"},
+  };
+  for (const auto& [field, json] : kUnused) EXPECT_EQ(FieldOf(refused(json)), field);
+  EXPECT_THAT(std::string(refused(kUnused[0].second).message()), HasSubstr("router.listen"));
+
+  ServeConfig printed, again;
+  printed.mutable_router()->mutable_source()->set_model("m");
+  FillDefaults(printed);
+  ASSERT_TRUE(ParseConfig(PrintConfig(printed), again).ok());
+  FillDefaults(again);
+  EXPECT_TRUE(Validate(again).ok()) << Validate(again);
 }
 
 TEST(ConfigTest, Addresses) {

@@ -80,7 +80,7 @@ class RouterImpl : public Router {
   static MonitorOptions MonitorSettings(const RouterOptions& options) {
     MonitorOptions out;
     out.interval = absl::Milliseconds(options.config.worker_check_ms());
-    out.tokenizer_digest = options.identity.tokenizer_digest;
+    out.identity = options.identity;
     return out;
   }
 

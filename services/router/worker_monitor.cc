@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "engine/base/log.h"
 #include "grpc/health/v1/health.grpc.pb.h"
@@ -62,6 +63,26 @@ struct DecodeRole {
 
 }  // namespace
 
+std::string ModelProblem(const base::ModelIdentity& mine, const v1::ModelIdentity& worker) {
+  const auto differs = [](absl::string_view what, const std::string& here, const std::string& there) {
+    return absl::StrCat("it serves another model than the router's: its ", what, " is ",
+                        there.empty() ? "unknown" : there, ", the router's ", here);
+  };
+  if (worker.arch() != mine.arch) return differs("architecture", mine.arch, worker.arch());
+  if (worker.dimensions() != mine.dimensions) {
+    return differs("size", mine.dimensions, worker.dimensions());
+  }
+  if (worker.tokenizer_digest() != mine.tokenizer_digest) {
+    return differs("tokenizer digest", mine.tokenizer_digest, worker.tokenizer_digest());
+  }
+  // Of two fine-tunings of one model nothing else differs. Another encoding differs here as well, and is
+  // refused: workers of different encodings refuse each other, and answers would depend on the placement.
+  if (worker.weights_digest() != mine.weights_digest) {
+    return differs("weights digest", mine.weights_digest, worker.weights_digest());
+  }
+  return "";
+}
+
 // One worker: health first, then, if it is SERVING, what it is and how busy.
 class WorkerTarget {
  public:
@@ -87,11 +108,7 @@ class WorkerTarget {
 
  protected:
   virtual void Check() = 0;
-  void Done(WorkerReport report, const std::string& tokenizer_digest, std::string problem) {
-    if (report.serving && tokenizer_digest != options_.tokenizer_digest) {
-      report.serving = false;
-      problem = "its tokenizer is another one than the router's: not the same model";
-    }
+  void Done(const WorkerReport& report, std::string problem) {
     placement_.Update(index_, report);
     if (problem != last_problem_) LogChange(problem);
     last_problem_ = std::move(problem);
@@ -148,16 +165,18 @@ class RoleTarget : public WorkerTarget {
   }
 
   void OnHealth(const std::shared_ptr<Probe<Role>>& probe, const grpc::Status& status) {
-    if (!status.ok()) return Done({}, "", status.error_message());
+    if (!status.ok()) return Done({}, status.error_message());
     if (probe->health.status() != grpc::health::v1::HealthCheckResponse::SERVING) {
-      return Done({}, "", "its health is not SERVING");
+      return Done({}, "its health is not SERVING");
     }
     Role::Describe(*stub_, &probe->describe_context, &probe->describe_request, &probe->description,
                    [this, probe](grpc::Status described) {
-                     if (!described.ok()) return Done({}, "", described.error_message());
+                     if (!described.ok()) return Done({}, described.error_message());
                      WorkerReport report = ReportOf(probe->description);
-                     report.serving = true;
-                     Done(std::move(report), probe->description.hello().model().tokenizer_digest(), "");
+                     std::string problem =
+                         ModelProblem(options().identity, probe->description.hello().model());
+                     report.serving = problem.empty();
+                     Done(report, std::move(problem));
                    });
   }
 

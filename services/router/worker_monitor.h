@@ -10,6 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "engine/base/model_identity.h"
+#include "ridgefill/v1/prefill.pb.h"
 #include "services/router/placement.h"
 
 namespace grpc {
@@ -22,8 +24,12 @@ struct MonitorOptions {
   absl::Duration interval = absl::Milliseconds(250);
   absl::Duration timeout =
       absl::Seconds(5);          // not serving if silent for so long; a busy machine may take a while
-  std::string tokenizer_digest;  // a worker with another one is never used
+  base::ModelIdentity identity;  // the router's; a worker of another model is never used
 };
+
+// Why a worker that says it is `worker` may not answer for the model `mine`; empty when it may. Names are for
+// people and may differ, everything else must agree.
+std::string ModelProblem(const base::ModelIdentity& mine, const v1::ModelIdentity& worker);
 
 class WorkerTarget;  // one worker's checks
 

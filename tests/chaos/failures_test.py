@@ -167,8 +167,28 @@ class Placed(unittest.TestCase):
         router = h.router([prefill], [decode])
         with h.running(router, prefill, decode):
             error = error_of(lambda: ask(h.stub(router), 300))
-            self.assertIn(error.code, (StatusCode.FAILED_PRECONDITION, StatusCode.UNAVAILABLE), error)
-            self.assertEqual(error.domain, "ridgefill.dev")
+            self.assertEqual((error.code, error.reason), (StatusCode.UNAVAILABLE, "NO_WORKER"))
+
+
+    def test_workers_of_another_model_get_nothing(self):
+        # A fine-tuning of the same model: only the weights tell.
+        tuned = h.SCRATCH / "tuned"
+        shutil.copytree(h.TINY, tuned)
+        weights = bytearray((tuned / "model.safetensors").read_bytes())
+        weights[-1] ^= 1
+        (tuned / "model.safetensors").write_bytes(weights)
+        own, other_decode, other_prefill = h.decode(), h.decode(model=tuned), h.prefill(model=tuned)
+        router = h.router([other_prefill], [other_decode, own])
+        with h.running(router, own, other_decode, other_prefill):
+            for other in (other_decode, other_prefill):
+                line = router.wait_log("worker_not_serving", worker=other.address)
+                self.assertIn("weights digest", line["problem"])
+            error = error_of(lambda: ask(h.stub(router), 300))
+            self.assertEqual((error.code, error.reason), (StatusCode.UNAVAILABLE, "NO_WORKER"))
+            for _ in range(4):
+                request_id = ask(h.stub(router), 3).started.request_id
+                self.assertEqual(router.wait_log("request", request=request_id)["decode_worker"], own.address)
+            self.assertEqual(len(router.log("worker_not_serving")), 2, "said once")
 
 
 class Full(unittest.TestCase):

@@ -320,8 +320,11 @@ class Start(unittest.TestCase):
         data[-1] ^= 1
         weights.write_bytes(data)
         self.assertIn(weights.name, self.refused("ridgefill-prefill", "--model", h.TINY, "--maps", maps))
-        self.assertIn("dimensions", self.refused("ridgefill-prefill", "--model", h.ROOT / "tests/data/golden/tiny/qwen2",
-                                                 "--maps", h.tiny_maps()) + " dimensions")
+        self.assertIn("fitted for another architecture: llama, this model has qwen2",
+                      self.refused("ridgefill-prefill", "--model", h.ROOT / "tests/data/golden/tiny/qwen2", "--maps",
+                                   h.tiny_maps()))
+        self.assertIn("fitted for another shape: 4 layers, 64 wide",
+                      self.refused("ridgefill-prefill", "--model", TINY_OTHER, "--maps", h.tiny_maps()))
 
 
 if __name__ == "__main__":

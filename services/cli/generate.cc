@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "engine/base/file.h"
 #include "engine/base/status.h"
+#include "engine/tokenizer/utf8.h"
 #include "google/protobuf/util/json_util.h"
 #include "services/cli/client.h"
 #include "services/cli/command.h"
@@ -42,13 +44,26 @@ struct Answered {
   v1::Finished finished;
 };
 
+// A file in another encoding is common enough for a message that knows of files.
+absl::StatusOr<std::string> CheckUtf8(const std::string& from, std::string text) {
+  const auto offset = tokenizer::FindInvalidUtf8(text);
+  if (!offset.has_value()) return text;
+  return absl::InvalidArgumentError(
+      absl::StrCat(from, " is not valid UTF-8 at byte ", *offset, "; `iconv -t UTF-8` converts text files"));
+}
+
 absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
   if (!flags.prompt.empty() && !flags.prompt_file.empty()) {
     return absl::InvalidArgumentError("give either --prompt or --prompt_file, not both");
   }
-  if (!flags.prompt.empty()) return flags.prompt;
-  if (flags.prompt_file == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  if (!flags.prompt_file.empty()) return base::ReadFile(flags.prompt_file);
+  if (!flags.prompt.empty()) return CheckUtf8("--prompt", flags.prompt);
+  if (flags.prompt_file == "-") {
+    return CheckUtf8("standard input", std::string(std::istreambuf_iterator<char>(std::cin), {}));
+  }
+  if (!flags.prompt_file.empty()) {
+    RF_ASSIGN_OR_RETURN(std::string text, base::ReadFile(flags.prompt_file));
+    return CheckUtf8(absl::StrCat("--prompt_file ", flags.prompt_file), std::move(text));
+  }
   return absl::InvalidArgumentError("one of --prompt, --prompt_file or --chat is required");
 }
 

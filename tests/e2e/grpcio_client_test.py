@@ -34,10 +34,10 @@ def tokens(*ids):
 # What is wrong, the request, the documented code, reason and field.
 BAD_REQUESTS = [
     ("no prompt", pb.GenerateRequest(), StatusCode.INVALID_ARGUMENT, "PROMPT_MISSING", "prompt"),
-    ("empty text", pb.GenerateRequest(text=""), StatusCode.INVALID_ARGUMENT, "PROMPT_EMPTY", "text"),
+    ("empty text", pb.GenerateRequest(text=b""), StatusCode.INVALID_ARGUMENT, "PROMPT_EMPTY", "text"),
     ("empty chat", pb.GenerateRequest(chat=pb.ChatPrompt()), StatusCode.INVALID_ARGUMENT, "PROMPT_EMPTY",
      "chat.messages"),
-    ("unknown role", pb.GenerateRequest(chat=pb.ChatPrompt(messages=[pb.ChatMessage(role="king", content="x")])),
+    ("unknown role", pb.GenerateRequest(chat=pb.ChatPrompt(messages=[pb.ChatMessage(role="king", content=b"x")])),
      StatusCode.INVALID_ARGUMENT, "CHAT_ROLE_UNSUPPORTED", "chat.messages"),
     ("token out of the vocabulary", tokens(5, 100000), StatusCode.INVALID_ARGUMENT, "TOKEN_ID_RANGE", "tokens.ids[1]"),
     ("over the context", h.request(2000, max_tokens=100), StatusCode.INVALID_ARGUMENT, "CONTEXT_LENGTH",
@@ -50,8 +50,14 @@ BAD_REQUESTS = [
      "sampling.top_p"),
     ("too many logprobs", change(logprobs=pb.LogprobOptions(top=21)), StatusCode.INVALID_ARGUMENT, "LOGPROBS_RANGE",
      "logprobs.top"),
-    ("empty stop string", change(stop=pb.StopOptions(stop_strings=[""])), StatusCode.INVALID_ARGUMENT, "STOP_STRINGS",
+    ("empty stop string", change(stop=pb.StopOptions(stop_strings=[b""])), StatusCode.INVALID_ARGUMENT, "STOP_STRINGS",
      "stop.stop_strings[0]"),
+    ("text that is no UTF-8", pb.GenerateRequest(text=b"caf\xe9"), StatusCode.INVALID_ARGUMENT, "INVALID_UTF8", "text"),
+    ("content that is no UTF-8",
+     pb.GenerateRequest(chat=pb.ChatPrompt(messages=[pb.ChatMessage(role="user", content=b"\xff")])),
+     StatusCode.INVALID_ARGUMENT, "INVALID_UTF8", "chat.messages"),
+    ("stop string that is no UTF-8", change(stop=pb.StopOptions(stop_strings=[b"ok", b"\xc3"])),
+     StatusCode.INVALID_ARGUMENT, "INVALID_UTF8", "stop.stop_strings"),
     ("another model", change(model="gpt-9"), StatusCode.NOT_FOUND, "MODEL_NOT_FOUND", None),
     ("SPEED without maps", h.request(500, SPEED), StatusCode.FAILED_PRECONDITION, "NO_MAPS", None),
     ("QUALITY", h.request(500, QUALITY), StatusCode.UNIMPLEMENTED, "MODE_QUALITY", None),
@@ -74,7 +80,7 @@ class GrpcioClient(unittest.TestCase):
                 self.assertEqual(error.code, code, error)
                 self.assertEqual(error.domain, "ridgefill.dev")
                 self.assertEqual(error.reason, reason or error.reason)
-                self.assertRegex(error.reason, "^[A-Z][A-Z_]+$")
+                self.assertRegex(error.reason, "^[A-Z][A-Z0-9_]+$")
                 self.assertEqual(error.fields, [field] if field else [], error)
         self.assertEqual(ask(api, 50).finished.usage.generated_tokens, 8, "the server goes on")
 
@@ -83,8 +89,18 @@ class GrpcioClient(unittest.TestCase):
         self.assertEqual((error.code, error.fields), (StatusCode.INVALID_ARGUMENT, ["ids[1]"]))
         error = error_of(lambda: api.Tokenize(pb.TokenizeRequest()))
         self.assertEqual((error.code, error.fields), (StatusCode.INVALID_ARGUMENT, ["input"]))
-        error = error_of(lambda: api.Tokenize(pb.TokenizeRequest(model="gpt-9", text="x")))
+        error = error_of(lambda: api.Tokenize(pb.TokenizeRequest(model="gpt-9", text=b"x")))
         self.assertEqual(error.code, StatusCode.NOT_FOUND)
+
+    def test_bytes_that_are_no_utf8_are_named(self):
+        error = error_of(lambda: ask(api, pb.GenerateRequest(text=b"caf\xe9 au lait")))
+        self.assertIn("byte 3", error.message)
+        for bad, field in ((pb.TokenizeRequest(text=b"\xf0\x9f"), "text"),
+                           (pb.TokenizeRequest(chat=pb.ChatPrompt(messages=[pb.ChatMessage(role="user", content=b"\x80")])),
+                            "chat.messages")):
+            error = error_of(lambda: api.Tokenize(bad))
+            self.assertEqual((error.code, error.reason, error.fields),
+                             (StatusCode.INVALID_ARGUMENT, "INVALID_UTF8", [field]))
 
     def test_cancel_frees_the_blocks(self):
         call = api.Generate(h.request(300, EXACT, 1700), timeout=h.PATIENCE)

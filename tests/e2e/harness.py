@@ -218,7 +218,7 @@ def request(prompt=100, mode=EXACT, max_tokens=8, seed=1, **options):
         prompt = token_prompt(prompt, seed)
     out = pb.GenerateRequest(mode=mode)
     if isinstance(prompt, str):
-        out.text = prompt
+        out.text = prompt.encode()
     else:
         out.tokens.ids.extend(prompt)
     out.sampling.temperature = 0

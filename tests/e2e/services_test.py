@@ -93,10 +93,10 @@ class Answers(unittest.TestCase):
 
     def test_text_chat_and_tokens(self):
         text = "It was the best of times, it was the worst of times; and so on for a while."
-        ids = list(api.Tokenize(pb.TokenizeRequest(text=text)).ids)
+        ids = list(api.Tokenize(pb.TokenizeRequest(text=text.encode())).ids)
         self.assertEqual(api.Detokenize(pb.DetokenizeRequest(ids=ids)).text, text)
         self.assertEqual(ask(api, text).ids, ask(api, ids).ids)
-        chat = pb.ChatPrompt(messages=[pb.ChatMessage(role="user", content=text)])
+        chat = pb.ChatPrompt(messages=[pb.ChatMessage(role="user", content=text.encode())])
         chat_ids = list(api.Tokenize(pb.TokenizeRequest(chat=chat)).ids)
         self.assertGreater(len(chat_ids), len(ids))
         asked = h.request([1])
@@ -138,7 +138,7 @@ class Answers(unittest.TestCase):
         texts = [api.Detokenize(pb.DetokenizeRequest(ids=[i])).text for i in plain.ids]
         at = next(i for i in range(5, 30) if "\ufffd" not in texts[i] + texts[i + 1] and texts[i] and texts[i + 1])
         stop = texts[at][-1] + texts[at + 1][0]
-        cut = ask(api, 120, EXACT, 40, stop=pb.StopOptions(stop_strings=[stop]))
+        cut = ask(api, 120, EXACT, 40, stop=pb.StopOptions(stop_strings=[stop.encode()]))
         self.assertEqual(cut.finished.reason, pb.FINISH_REASON_STOP_STRING)
         self.assertEqual(cut.finished.stop_string, stop)
         self.assertEqual(cut.text, plain.text[:plain.text.index(stop)])
@@ -231,6 +231,12 @@ class Operations(unittest.TestCase):
         streamed = run("generate", *common, "--raw", "--prompt", "Once upon a time", "--mode", "EXACT")
         self.assertEqual(streamed.stdout, answer["text"] + "\n")
         self.assertIn("time to first token", streamed.stderr)
+        latin = h.SCRATCH / "latin1.txt"
+        latin.write_bytes("caf\u00e9 au lait".encode("latin-1"))
+        refused = subprocess.run([str(h.BIN / "ridgefill"), "generate", "--target", router.address, "--prompt_file",
+                                  str(latin)], capture_output=True, text=True, timeout=h.PATIENCE)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn(f"{latin} is not valid UTF-8 at byte 3", refused.stderr)
         chat = run("generate", *common, "--chat")
         self.assertEqual(chat.stderr.count("time to first token"), 2)
         bench = run("bench", "ttft", "--target", router.address, "--lengths", "100,300", "--reps", 2)

@@ -65,6 +65,8 @@ TEST(CheckRequestTest, NamesTheFieldThatIsWrong) {
               for (int i = 0; i < 17; ++i) r.mutable_stop()->add_stop_strings("x");
             }),
             "STOP_STRINGS stop.stop_strings");
+  EXPECT_EQ(Refusal([](auto& r) { r.mutable_stop()->add_stop_strings("\xC3"); }),
+            "INVALID_UTF8 stop.stop_strings");
   EXPECT_EQ(Refusal([](auto& r) { r.mutable_logprobs()->set_top(21); }), "LOGPROBS_RANGE logprobs.top");
   EXPECT_THAT(Refusal([](auto& r) { r.mutable_sampling()->set_top_p(1.5f); }),
               testing::HasSubstr("sampling.top_p"));
@@ -124,6 +126,12 @@ TEST_F(WithTokenizer, PromptsOfAllKinds) {
   message->set_role("user");
   message->set_content("hello");
   EXPECT_EQ(*EncodePrompt(request, *tokenizer_), *tokenizer_->EncodeChat({{"user", "hello"}}));
+  message->set_content("caf\xE9");
+  EXPECT_EQ(base::GetErrorDetail(EncodePrompt(request, *tokenizer_).status())->reason, "INVALID_UTF8");
+  request.set_text("caf\xE9");
+  EXPECT_EQ(base::GetErrorDetail(EncodePrompt(request, *tokenizer_).status())->reason, "INVALID_UTF8");
+  message = request.mutable_chat()->add_messages();
+  message->set_content("hello");
   message->set_role("emperor");
   const auto refused = EncodePrompt(request, *tokenizer_);
   EXPECT_EQ(base::GetErrorDetail(refused.status())->field, "chat.messages");

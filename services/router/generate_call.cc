@@ -111,9 +111,9 @@ void GenerateCall::Attempt() {
 
 absl::StatusOr<GenerateCall::Route> GenerateCall::ChooseRoute() {
   Route route;
-  RF_ASSIGN_OR_RETURN(route.prefill, ChoosePrefill());
-  PromptFacts prompt{parsed_.mode, static_cast<int64_t>(tokens_.size()), static_cast<int64_t>(tokens_.size()),
+  const PromptFacts prompt{parsed_.mode, static_cast<int64_t>(tokens_.size()), static_cast<int64_t>(tokens_.size()),
                      parsed_.prompt_logprobs};
+  RF_ASSIGN_OR_RETURN(route.prefill, ChoosePrefill(WantsMaps(core_.policy, prompt)));
   PrefillFacts facts;
   if (route.prefill.has_value()) facts = core_.prefill.report(route.prefill->index()).prefill;
   RF_ASSIGN_OR_RETURN(route.decision, Decide(core_.policy, prompt, facts));
@@ -131,14 +131,14 @@ absl::StatusOr<GenerateCall::Route> GenerateCall::ChooseRoute() {
 }
 
 // No prefill worker is no matter for a prompt that decode runs by itself.
-absl::StatusOr<std::optional<Placement::Lease>> GenerateCall::ChoosePrefill() {
+absl::StatusOr<std::optional<Placement::Lease>> GenerateCall::ChoosePrefill(MapsWanted maps) {
   if (core_.prefill.size() == 0) return std::optional<Placement::Lease>();
   std::vector<int> avoid;
   {
     absl::MutexLock lock(&mutex_);
     avoid = avoid_prefill_;
   }
-  auto lease = core_.prefill.Pick(avoid);
+  auto lease = core_.prefill.Pick(avoid, maps);
   if (lease.ok()) return std::optional<Placement::Lease>(*std::move(lease));
   const bool short_prompt = static_cast<int64_t>(tokens_.size()) <= core_.policy.local_max_tokens;
   const bool may_run_exact = parsed_.mode == ridge::Mode::kAuto || parsed_.mode == ridge::Mode::kExact;

@@ -27,17 +27,20 @@ void Placement::Lease::Release() {
   placement_ = nullptr;
 }
 
-absl::StatusOr<Placement::Lease> Placement::Pick(absl::Span<const int> avoid) {
+absl::StatusOr<Placement::Lease> Placement::Pick(absl::Span<const int> avoid, MapsWanted maps) {
   absl::MutexLock lock(&mutex_);
   const int count = static_cast<int>(states_.size());
   int best = -1;
-  std::tuple<bool, int64_t, int> best_rank;
+  using Rank = std::tuple<bool, bool, bool, int64_t, int>;
+  Rank best_rank;
   for (int i = 0; i < count; ++i) {
     const State& state = states_[i];
     if (!state.report.serving) continue;
     const bool avoided = std::find(avoid.begin(), avoid.end(), i) != avoid.end();
     const int turn = (i - last_ - 1 + 2 * count) % count;  // who came longest ago goes first
-    const std::tuple<bool, int64_t, int> rank(avoided, state.in_flight + state.report.load, turn);
+    const bool bare = state.report.prefill.split == 0;
+    const Rank rank(maps == MapsWanted::kRequired && bare, avoided, maps == MapsWanted::kPreferred && bare,
+                    state.in_flight + state.report.load, turn);
     if (best < 0 || rank < best_rank) {
       best = i;
       best_rank = rank;
@@ -82,10 +85,13 @@ int Placement::in_flight(int index) const {
 
 std::optional<WorkerReport> Placement::Example() const {
   absl::MutexLock lock(&mutex_);
+  std::optional<WorkerReport> example;
   for (const State& state : states_) {
-    if (state.seen) return state.report;
+    if (!state.seen) continue;
+    if (state.report.prefill.split > 0) return state.report;
+    if (!example.has_value()) example = state.report;
   }
-  return std::nullopt;
+  return example;
 }
 
 }  // namespace ridgefill::router

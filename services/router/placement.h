@@ -47,7 +47,9 @@ class Placement {
   };
 
   // UNAVAILABLE (NO_WORKER) when none is SERVING. Workers in `avoid` are taken only when there is no other.
-  absl::StatusOr<Lease> Pick(absl::Span<const int> avoid);
+  // With maps required, one without them is taken only when no serving one has any, preferred: when none
+  // outside `avoid` has any.
+  absl::StatusOr<Lease> Pick(absl::Span<const int> avoid, MapsWanted maps = MapsWanted::kNo);
 
   void Update(int index, const WorkerReport& report);
   // A call just failed there: nothing more goes to it until a check says SERVING.
@@ -58,7 +60,7 @@ class Placement {
   const std::string& role() const { return role_; }
   WorkerReport report(int index) const;
   int in_flight(int index) const;
-  // Any worker that is or was seen serving, for questions about the model.
+  // A worker that is or was seen serving, with maps if any has them, for questions about the model.
   std::optional<WorkerReport> Example() const;
 
  private:

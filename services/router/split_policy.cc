@@ -67,6 +67,13 @@ FillDecision Exact(const PolicyOptions& options, const PromptFacts& prompt, cons
 
 }  // namespace
 
+MapsWanted WantsMaps(const PolicyOptions& options, const PromptFacts& prompt) {
+  if (options.forbid_filled || prompt.prompt_logprobs) return MapsWanted::kNo;
+  if (prompt.mode == Mode::kSpeed) return MapsWanted::kRequired;
+  const bool may_fill = prompt.mode == Mode::kAuto && prompt.tokens >= options.auto_min_tokens;
+  return may_fill ? MapsWanted::kPreferred : MapsWanted::kNo;
+}
+
 absl::StatusOr<FillDecision> Decide(const PolicyOptions& options, const PromptFacts& prompt,
                                     const PrefillFacts& prefill) {
   RF_RETURN_IF_ERROR(CheckAsked(options, prompt, prefill));

@@ -32,6 +32,14 @@ struct PrefillFacts {
   int min_bulk = 0;
 };
 
+// What the prompt wants of its prefill worker, asked before one is chosen.
+enum class MapsWanted {
+  kNo,
+  kPreferred,  // AUTO that would be filled: without maps it runs EXACT
+  kRequired,   // SPEED: without maps it fails
+};
+MapsWanted WantsMaps(const PolicyOptions& options, const PromptFacts& prompt);
+
 // FAILED_PRECONDITION (MODE_FORBIDDEN, NO_MAPS), INVALID_ARGUMENT (PROMPT_LOGPROBS_EXACT_ONLY), UNIMPLEMENTED
 // (MODE_QUALITY). The decision's reason: REQUESTED, LONG_PROMPT, or why the prompt runs EXACT although more
 // was possible: SHORT_PROMPT, NO_MAPS, BELOW_AUTO_MIN, OPERATOR, PROMPT_LOGPROBS; LOCAL where decode

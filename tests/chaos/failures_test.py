@@ -170,6 +170,24 @@ class Placed(unittest.TestCase):
             self.assertEqual((error.code, error.reason), (StatusCode.UNAVAILABLE, "NO_WORKER"))
 
 
+    def test_filled_modes_go_where_the_maps_are(self):
+        maps = h.tiny_maps()
+        bare, mapped, decode = h.prefill("--maps", "none"), h.prefill("--maps", maps), h.decode("--maps", maps)
+        router = h.router([bare, mapped], [decode], "--auto_min_tokens", 200)
+        with h.running(router, bare, mapped, decode):
+            service = h.stub(router)
+            model, = service.ListModels(pb.ListModelsRequest()).models
+            self.assertIn(SPEED, model.modes)
+            for mode in (SPEED, h.AUTO) * 3:
+                self.assertEqual(ask(service, 300, mode, 2).started.fill.mode, SPEED)
+            used = {router.wait_log("request", request=ask(service, 300, EXACT, 2).started.request_id)["prefill_worker"]
+                    for _ in range(4)}
+            self.assertEqual(used, {bare.address, mapped.address}, "EXACT goes by load alone")
+            mapped.stop()
+            router.wait_log("worker_not_serving", worker=mapped.address)
+            error = error_of(lambda: ask(service, 300, SPEED))
+            self.assertEqual((error.code, error.reason), (StatusCode.FAILED_PRECONDITION, "NO_MAPS"))
+
     def test_workers_of_another_model_get_nothing(self):
         # A fine-tuning of the same model: only the weights tell.
         tuned = h.SCRATCH / "tuned"

@@ -92,6 +92,20 @@ TEST(SplitPolicyTest, PromptLogprobsRunExactOnDecode) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST(SplitPolicyTest, WhoWouldBeFilledWantsMaps) {
+  const auto wants = [](Mode mode, int64_t tokens, bool prompt_logprobs = false, bool forbidden = false) {
+    PolicyOptions options;
+    options.forbid_filled = forbidden;
+    return WantsMaps(options, {mode, tokens, tokens, prompt_logprobs});
+  };
+  EXPECT_EQ(wants(Mode::kSpeed, 10), MapsWanted::kRequired);
+  EXPECT_EQ(wants(Mode::kAuto, 2048), MapsWanted::kPreferred);
+  EXPECT_EQ(wants(Mode::kAuto, 2047), MapsWanted::kNo);
+  EXPECT_EQ(wants(Mode::kAuto, 2048, true), MapsWanted::kNo);
+  EXPECT_EQ(wants(Mode::kExact, 8000), MapsWanted::kNo);
+  EXPECT_EQ(wants(Mode::kSpeed, 8000, false, true), MapsWanted::kNo);
+}
+
 WorkerReport Serving(int64_t load) {
   WorkerReport report;
   report.serving = true;
@@ -138,6 +152,24 @@ TEST(PlacementTest, TheUnhealthyGetNothingUntilTheyRecover) {
   EXPECT_EQ(placement.Pick({})->index(), 1);
   placement.Update(0, Serving(0));
   EXPECT_EQ(placement.Pick({})->index(), 0);
+}
+
+TEST(PlacementTest, MapsCountBeforeLoadWhenTheyAreWanted) {
+  Placement placement("prefill", {"a:1", "b:1", "c:1"});
+  EXPECT_FALSE(placement.Pick({}, MapsWanted::kRequired).ok());
+  placement.Update(0, Serving(0));
+  EXPECT_EQ(placement.Pick({}, MapsWanted::kRequired)->index(), 0) << "for Decide to say NO_MAPS";
+  EXPECT_EQ(placement.Example()->prefill.split, 0);
+  WorkerReport with_maps = Serving(7);
+  with_maps.prefill = kWithMaps;
+  placement.Update(1, with_maps);
+  placement.Update(2, Serving(0));
+  EXPECT_NE(placement.Pick({})->index(), 1);
+  EXPECT_EQ(placement.Pick({}, MapsWanted::kPreferred)->index(), 1);
+  EXPECT_EQ(placement.Pick({}, MapsWanted::kRequired)->index(), 1);
+  EXPECT_NE(placement.Pick({1}, MapsWanted::kPreferred)->index(), 1) << "EXACT elsewhere";
+  EXPECT_EQ(placement.Pick({1}, MapsWanted::kRequired)->index(), 1) << "nobody else can";
+  EXPECT_EQ(placement.Example()->prefill.split, 18) << "SPEED is on offer";
 }
 
 TEST(PlacementTest, AvoidsWhoFailedUnlessThereIsNoOther) {

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,8 @@
 
 namespace ridgefill::router {
 namespace {
+
+constexpr absl::Duration kLongestRound = absl::Seconds(1);
 
 WorkerReport ReportOf(const v1::DescribePrefillResponse& description) {
   WorkerReport report;
@@ -218,12 +221,16 @@ void WorkerMonitor::Start(std::function<void()> every_round) {
 }
 
 void WorkerMonitor::Loop() {
+  absl::Time next_check = absl::Now() + options_.interval;
   while (true) {
     {
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.interval)) return;
+      const absl::Duration pause = std::min(next_check - absl::Now(), kLongestRound);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return;
     }
     every_round_();
+    if (absl::Now() < next_check) continue;
+    next_check = absl::Now() + options_.interval;
     for (const auto& target : targets_) target->StartCheck();
   }
 }

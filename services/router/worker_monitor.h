@@ -42,8 +42,8 @@ class WorkerMonitor {
   // Before Start. `channels` in the order of the placement's workers; `placement` must outlive the monitor.
   void WatchPrefill(Placement& placement, std::vector<std::shared_ptr<grpc::Channel>> channels);
   void WatchDecode(Placement& placement, std::vector<std::shared_ptr<grpc::Channel>> channels);
-  // Returns when every worker has been asked once, or after the timeout. `every_round` is called once a
-  // round.
+  // Returns when every worker has been asked once, or after the timeout. `every_round` is called
+  // once a second or more often, however long the interval.
   void Start(std::function<void()> every_round);
 
  private:

@@ -3,6 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/time/clock.h"
+
 namespace ridgefill::router {
 namespace {
 
@@ -30,6 +35,20 @@ TEST(ModelProblemTest, OnlyTheNameMayDiffer) {
   EXPECT_THAT(Problem([](auto& w) { w.set_weights_digest("v"); }),
               testing::HasSubstr("weights digest is v, the router's w"));
   EXPECT_THAT(Problem([](auto& w) { w.clear_weights_digest(); }), testing::HasSubstr("unknown"));
+}
+
+TEST(WorkerMonitorTest, ComesRoundHoweverSeldomWorkersAreAsked) {
+  MonitorOptions options;
+  options.interval = absl::Seconds(60);
+  WorkerMonitor monitor(options);
+  absl::BlockingCounter rounds(2);
+  std::atomic<int> count = 0;
+  monitor.Start([&] {
+    if (++count <= 2) rounds.DecrementCount();
+  });
+  const absl::Time start = absl::Now();
+  rounds.Wait();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
 }
 
 }  // namespace

@@ -111,8 +111,8 @@ void GenerateCall::Attempt() {
 
 absl::StatusOr<GenerateCall::Route> GenerateCall::ChooseRoute() {
   Route route;
-  const PromptFacts prompt{parsed_.mode, static_cast<int64_t>(tokens_.size()), static_cast<int64_t>(tokens_.size()),
-                     parsed_.prompt_logprobs};
+  const PromptFacts prompt{parsed_.mode, static_cast<int64_t>(tokens_.size()),
+                           static_cast<int64_t>(tokens_.size()), parsed_.prompt_logprobs};
   RF_ASSIGN_OR_RETURN(route.prefill, ChoosePrefill(WantsMaps(core_.policy, prompt)));
   PrefillFacts facts;
   if (route.prefill.has_value()) facts = core_.prefill.report(route.prefill->index()).prefill;
@@ -163,6 +163,7 @@ void GenerateCall::OnMessage(v1::DecodeResponse& message) {
   switch (message.event_case()) {
     case v1::DecodeResponse::kStarted: {
       started_ = true;
+      route_->prefill.reset();  // its part is done and no retry can follow: it is free for others
       timer_.DecodeStarted(message.started());
       record_.fill = message.started().fill();
       v1::Started started;

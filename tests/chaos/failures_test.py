@@ -188,6 +188,18 @@ class Placed(unittest.TestCase):
             error = error_of(lambda: ask(service, 300, SPEED))
             self.assertEqual((error.code, error.reason), (StatusCode.FAILED_PRECONDITION, "NO_MAPS"))
 
+    def test_prefill_is_free_again_once_the_answer_has_begun(self):
+        address = f"127.0.0.1:{h.free_port()}"
+        prefill, decode = h.prefill(), h.slow_decode()
+        router = h.router([prefill], [decode], "--metrics_listen", address)
+        in_flight = lambda role, worker: h.metrics(address)[
+            f'ridgefill_router_worker_in_flight_requests{{role="{role}",worker="{worker.address}"}}']
+        with h.running(router, prefill, decode):
+            call = h.stub(router).Generate(h.request(100, EXACT, 1900), timeout=h.PATIENCE)
+            read_first_token(call)
+            self.assertEqual((in_flight("prefill", prefill), in_flight("decode", decode)), (0, 1))
+            call.cancel()
+
     def test_workers_of_another_model_get_nothing(self):
         # A fine-tuning of the same model: only the weights tell.
         tuned = h.SCRATCH / "tuned"

@@ -70,6 +70,12 @@ void GenerateCall::OnAdmitted(absl::Status status) {
 }
 
 void GenerateCall::Prepare() {
+  bool cancelled = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    cancelled = cancelled_;
+  }
+  if (cancelled) return EndWith(CancelledStatus());  // while it waited for the pool
   if (absl::Status status = EncodeAndCheck(); !status.ok()) return EndWith(std::move(status));
   Attempt();
 }

@@ -165,19 +165,30 @@ absl::StatusOr<std::vector<int32_t>> EncodePrompt(const v1::GenerateRequest& req
   }
 }
 
-absl::StatusOr<std::vector<int32_t>> EncodeInput(const v1::TokenizeRequest& request,
-                                                 const tokenizer::Tokenizer& tokenizer,
-                                                 const RequestLimits& limits) {
+absl::Status CheckInput(const v1::TokenizeRequest& request, const RequestLimits& limits) {
+  RF_RETURN_IF_ERROR(CheckModelName(request.model(), limits));
   switch (request.input_case()) {
     case v1::TokenizeRequest::kText:
-      RF_RETURN_IF_ERROR(CheckBytes("text", static_cast<int64_t>(request.text().size()), limits));
-      return About("text", tokenizer.Encode(request.text()));
+      return CheckBytes("text", static_cast<int64_t>(request.text().size()), limits);
     case v1::TokenizeRequest::kChat:
-      RF_RETURN_IF_ERROR(CheckChat("chat", request.chat(), limits));
-      return About("chat.messages", tokenizer.EncodeChat(Messages(request.chat())));
-    default:
-      return base::FieldError("input", "INPUT_MISSING", "one of text or chat is required");
+      return CheckChat("chat", request.chat(), limits);
+    case v1::TokenizeRequest::INPUT_NOT_SET:
+      break;
   }
+  return base::FieldError("input", "INPUT_MISSING", "one of text or chat is required");
+}
+
+absl::StatusOr<std::vector<int32_t>> EncodeInput(const v1::TokenizeRequest& request,
+                                                 const tokenizer::Tokenizer& tokenizer) {
+  if (request.has_chat()) return About("chat.messages", tokenizer.EncodeChat(Messages(request.chat())));
+  return About("text", tokenizer.Encode(request.text()));
+}
+
+absl::Status CheckInput(const v1::DetokenizeRequest& request, const RequestLimits& limits) {
+  RF_RETURN_IF_ERROR(CheckModelName(request.model(), limits));
+  if (request.ids_size() <= limits.max_prompt_bytes) return absl::OkStatus();
+  return base::FieldError("ids", "TOO_MANY_IDS",
+                          absl::StrCat("at most ", limits.max_prompt_bytes, ", got ", request.ids_size()));
 }
 
 absl::StatusOr<int64_t> AnswerTokens(const ParsedRequest& request, int64_t prompt_tokens,

@@ -41,9 +41,13 @@ absl::StatusOr<ParsedRequest> CheckRequest(const v1::GenerateRequest& request, c
 // prompt.
 absl::StatusOr<std::vector<int32_t>> EncodePrompt(const v1::GenerateRequest& request,
                                                   const tokenizer::Tokenizer& tokenizer);
+
+// The same for Tokenize, which has no CheckRequest of its own: cheap, and before EncodeInput.
+absl::Status CheckInput(const v1::TokenizeRequest& request, const RequestLimits& limits);
 absl::StatusOr<std::vector<int32_t>> EncodeInput(const v1::TokenizeRequest& request,
-                                                 const tokenizer::Tokenizer& tokenizer,
-                                                 const RequestLimits& limits);
+                                                 const tokenizer::Tokenizer& tokenizer);
+// And for Detokenize, but for the ids' values.
+absl::Status CheckInput(const v1::DetokenizeRequest& request, const RequestLimits& limits);
 
 // INVALID_ARGUMENT about the first id outside [0, vocab_size).
 absl::Status CheckIds(absl::string_view field, const google::protobuf::RepeatedField<int32_t>& ids,

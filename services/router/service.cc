@@ -13,11 +13,24 @@
 namespace ridgefill::router {
 namespace {
 
-// Runs `work` off gRPC's threads and finishes the call with its status. Request and response live until then.
+// Runs `work` off gRPC's threads and finishes the call with its status; what was refused already (`checked`)
+// takes no place there. Request and response live until then.
 grpc::ServerUnaryReactor* InPool(WorkPool& pool, grpc::CallbackServerContext* context,
-                                 std::function<absl::Status()> work) {
+                                 const absl::Status& checked, std::function<absl::Status()> work) {
   auto* reactor = context->DefaultReactor();
-  if (!pool.Post([reactor, work = std::move(work)] { reactor->Finish(common::ToGrpcStatus(work())); })) {
+  if (!checked.ok()) {
+    reactor->Finish(common::ToGrpcStatus(checked));
+    return reactor;
+  }
+  const auto unless_cancelled = [context, reactor, work = std::move(work)] {
+    // Nobody waits for the answer of a call that was cancelled in the queue.
+    const absl::Status status =
+        context->IsCancelled()
+            ? base::Error(absl::StatusCode::kCancelled, "CANCELLED", "the client cancelled the call")
+            : work();
+    reactor->Finish(common::ToGrpcStatus(status));
+  };
+  if (!pool.Post(unless_cancelled)) {
     reactor->Finish(
         common::ToGrpcStatus(base::Error(absl::StatusCode::kResourceExhausted, "ROUTER_BUSY",
                                          "too many calls wait for the tokenizer; try again later")));
@@ -52,9 +65,9 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationServiceImpl::Generate(
 grpc::ServerUnaryReactor* GenerationServiceImpl::Tokenize(grpc::CallbackServerContext* context,
                                                           const v1::TokenizeRequest* request,
                                                           v1::TokenizeResponse* response) {
-  return InPool(core_.pool, context, [this, request, response]() -> absl::Status {
-    RF_RETURN_IF_ERROR(CheckModelName(request->model(), core_.limits));
-    RF_ASSIGN_OR_RETURN(const auto ids, EncodeInput(*request, *core_.tokenizer, core_.limits));
+  const absl::Status checked = CheckInput(*request, core_.limits);
+  return InPool(core_.pool, context, checked, [this, request, response]() -> absl::Status {
+    RF_ASSIGN_OR_RETURN(const auto ids, EncodeInput(*request, *core_.tokenizer));
     response->mutable_ids()->Add(ids.begin(), ids.end());
     return absl::OkStatus();
   });
@@ -63,8 +76,8 @@ grpc::ServerUnaryReactor* GenerationServiceImpl::Tokenize(grpc::CallbackServerCo
 grpc::ServerUnaryReactor* GenerationServiceImpl::Detokenize(grpc::CallbackServerContext* context,
                                                             const v1::DetokenizeRequest* request,
                                                             v1::DetokenizeResponse* response) {
-  return InPool(core_.pool, context, [this, request, response]() -> absl::Status {
-    RF_RETURN_IF_ERROR(CheckModelName(request->model(), core_.limits));
+  const absl::Status checked = CheckInput(*request, core_.limits);
+  return InPool(core_.pool, context, checked, [this, request, response]() -> absl::Status {
     RF_RETURN_IF_ERROR(CheckIds("ids", request->ids(), core_.tokenizer->vocab_size()));
     RF_ASSIGN_OR_RETURN(*response->mutable_text(), core_.tokenizer->Decode(request->ids()));
     return absl::OkStatus();

@@ -59,7 +59,10 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   for (const auto& [key, value] : detail.metadata) (*info.mutable_metadata())[key] = value;
   out.add_details()->PackFrom(info);
   if (!detail.field.empty()) AddBadRequest(detail.field, status.message(), out);
-  if (status.code() == absl::StatusCode::kResourceExhausted) AddRetryInfo(RetryMs(detail), out);
+  if (status.code() == absl::StatusCode::kResourceExhausted ||
+      status.code() == absl::StatusCode::kUnavailable) {
+    AddRetryInfo(RetryMs(detail), out);
+  }
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), out.message(), out.SerializeAsString());
 }
 

@@ -2,7 +2,7 @@
 // "Errors").
 //
 // Every error that leaves a service has an ErrorInfo; one about a request field has a BadRequest as well, and
-// RESOURCE_EXHAUSTED a RetryInfo. Pure functions.
+// RESOURCE_EXHAUSTED and UNAVAILABLE, which are worth trying again, a RetryInfo. Pure functions.
 #pragma once
 
 #include <grpcpp/support/status.h>

@@ -58,6 +58,22 @@ TEST(StatusTest, ResourceExhaustedSaysWhenToTryAgain) {
   EXPECT_EQ(retry.retry_delay().seconds(), 1);
 }
 
+TEST(StatusTest, OnlyWhatIsWorthTryingAgainHasRetryInfo) {
+  google::rpc::RetryInfo retry;
+  ASSERT_EQ(Find(Details(ToGrpcStatus(base::Error(absl::StatusCode::kUnavailable, "DRAINING", "x"))), retry),
+            1);
+  EXPECT_EQ(retry.retry_delay().seconds(), 1);
+  // A peer's, passed on.
+  const grpc::Status again =
+      ToGrpcStatus(FromGrpcStatus(grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone")));
+  EXPECT_EQ(Find(Details(again), retry), 1);
+  for (const auto code :
+       {absl::StatusCode::kInternal, absl::StatusCode::kCancelled, absl::StatusCode::kNotFound,
+        absl::StatusCode::kDeadlineExceeded, absl::StatusCode::kFailedPrecondition}) {
+    EXPECT_EQ(Find(Details(ToGrpcStatus(absl::Status(code, "x"))), retry), 0) << CodeName(code);
+  }
+}
+
 TEST(StatusTest, PlainErrorsGetTheirCodeAsReason) {
   google::rpc::ErrorInfo info;
   ASSERT_EQ(Find(Details(ToGrpcStatus(absl::InternalError("x"))), info), 1);

@@ -1,7 +1,6 @@
 // What the main() of a service program does around its own work.
 #pragma once
 
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
@@ -10,7 +9,6 @@
 #include "absl/time/time.h"
 #include "ridgefill/config/v1/config.pb.h"
 #include "services/common/config_flags.h"
-#include "services/common/model_files.h"
 #include "services/common/process.h"
 
 namespace grpc {
@@ -34,16 +32,15 @@ struct Program {
 // address cannot be bound.
 absl::Status Serve(const config::v1::ListenConfig& listen, const Program& program, ShutdownSignal& signal);
 
-// Reads flags and configuration and does `run` with the folder of models and maps; what main() returns.
+// Reads flags and configuration and does `run` with `home`, the folder of models and maps; what main()
+// returns.
 template <typename Config>
-int ProgramMain(int argc, char** argv, const char* name, const char* description,
+int ProgramMain(int argc, char** argv, const char* name, const char* description, const std::string& home,
                 absl::Status (*run)(const Config& config, const std::string& home, ShutdownSignal& signal)) {
   TuneMalloc();
   ShutdownSignal signal;
   const auto line = ParseCommandLine<Config>(argc, argv, description);
-  if (line.exit_code >= 0) return line.exit_code;
-  return ExitCode(name,
-                  run(line.config, HomeFolder(std::getenv("RIDGEFILL_HOME"), std::getenv("HOME")), signal));
+  return line.exit_code >= 0 ? line.exit_code : ExitCode(name, run(line.config, home, signal));
 }
 
 }  // namespace ridgefill::common

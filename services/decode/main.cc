@@ -1,6 +1,9 @@
 // ridgefill-decode: finishes prompts over the KV cache of prefill workers and generates.
+#include <cstdlib>
+
 #include "engine/base/status.h"
 #include "services/common/loaded_model.h"
+#include "services/common/model_files.h"
 #include "services/common/monitoring.h"
 #include "services/common/program.h"
 #include "services/decode/worker.h"
@@ -44,5 +47,6 @@ absl::Status Run(const config::v1::DecodeConfig& config, const std::string& home
 
 int main(int argc, char** argv) {
   using namespace ridgefill;
-  return common::ProgramMain(argc, argv, "ridgefill-decode", kDescription, &Run);
+  return common::ProgramMain(argc, argv, "ridgefill-decode", kDescription,
+                             common::HomeFolder(std::getenv("RIDGEFILL_HOME"), std::getenv("HOME")), &Run);
 }

@@ -1,6 +1,9 @@
 // ridgefill-prefill: runs prompts and streams their KV cache to decode workers.
+#include <cstdlib>
+
 #include "engine/base/status.h"
 #include "services/common/loaded_model.h"
+#include "services/common/model_files.h"
 #include "services/common/monitoring.h"
 #include "services/common/program.h"
 #include "services/prefill/worker.h"
@@ -46,5 +49,6 @@ absl::Status Run(const config::v1::PrefillConfig& config, const std::string& hom
 
 int main(int argc, char** argv) {
   using namespace ridgefill;
-  return common::ProgramMain(argc, argv, "ridgefill-prefill", kDescription, &Run);
+  return common::ProgramMain(argc, argv, "ridgefill-prefill", kDescription,
+                             common::HomeFolder(std::getenv("RIDGEFILL_HOME"), std::getenv("HOME")), &Run);
 }

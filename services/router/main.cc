@@ -1,9 +1,11 @@
 // ridgefill-router: the public API in front of prefill and decode workers.
+#include <cstdlib>
 #include <utility>
 
 #include "engine/base/status.h"
 #include "services/common/channel.h"
 #include "services/common/loaded_model.h"
+#include "services/common/model_files.h"
 #include "services/common/program.h"
 #include "services/router/router.h"
 
@@ -49,5 +51,6 @@ absl::Status Run(const config::v1::RouterConfig& config, const std::string& home
 
 int main(int argc, char** argv) {
   using namespace ridgefill;
-  return common::ProgramMain(argc, argv, "ridgefill-router", kDescription, &Run);
+  return common::ProgramMain(argc, argv, "ridgefill-router", kDescription,
+                             common::HomeFolder(std::getenv("RIDGEFILL_HOME"), std::getenv("HOME")), &Run);
 }

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Runs clang-tidy over every source file of a build tree; files that passed before and have not changed are skipped.
 
-Usage: clang_tidy.py BUILD_DIR [FILE...]
+Usage: clang_tidy.py [--minutes N] BUILD_DIR [FILE...]
 
 A pass is remembered under ~/.cache/ridgefill/clang-tidy by a digest of all that decides it: the file, the project
 headers that it includes at any depth, its compile command, every .clang-tidy above it and clang-tidy's version. A
-failure is never remembered. FILEs (paths from the root of the repository) limit the run to some.
+failure is never remembered. FILEs (paths from the root of the repository) limit the run to some; --minutes ends it
+early, with a line about the files that were not reached: the next run goes on with them.
 """
 
+import argparse
 import concurrent.futures
 import hashlib
 import json
@@ -90,8 +92,14 @@ def prune():
 
 
 def main():
-    build = pathlib.Path(sys.argv[1]).resolve()
-    only = {(ROOT / name).resolve() for name in sys.argv[2:]}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("files", nargs="*")
+    args = parser.parse_args()
+    end = time.monotonic() + 60 * args.minutes
+    build = args.build.resolve()
+    only = {(ROOT / name).resolve() for name in args.files}
     CACHE.mkdir(parents=True, exist_ok=True)
     digests = Digests(build)
     todo = {}
@@ -104,17 +112,20 @@ def main():
             todo[path] = mark
     print(f"clang-tidy: {len(sources)} files, {len(todo)} to check", flush=True)
 
-    failed = 0
+    failed = not_reached = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        running = {pool.submit(check, build, path): mark for path, mark in todo.items()}
+        running = {pool.submit(lambda p: check(build, p) if time.monotonic() < end else None, path): mark
+                   for path, mark in todo.items()}
         for done in concurrent.futures.as_completed(running):
-            if done.result():
+            if done.result() is None:
+                not_reached += 1
+            elif done.result():
                 failed += 1
                 print(done.result(), flush=True)
             else:
                 running[done].touch()
     prune()
-    print(f"clang-tidy: {failed} of {len(sources)} files with complaints")
+    print(f"clang-tidy: {failed} of {len(sources)} files with complaints, {not_reached} not reached in time")
     return 1 if failed or not sources else 0
 
 

@@ -65,7 +65,8 @@ void WorkerImpl::FillMetrics(common::MetricPage& page) const {
   page.Gauge(kBlocks, kBlocksHelp, stats.blocks_cached, with("state", "cached"));
   page.Gauge("ridgefill_decode_blocks_capacity", "KV cache blocks in all", stats.blocks_total, model);
   constexpr char kRequests[] = "ridgefill_decode_requests_total";
-  constexpr char kRequestsHelp[] = "Requests by outcome";
+  constexpr char kRequestsHelp[] =
+      "Requests by outcome; cancelled ones include answers that the router ended at a stop string";
   page.Counter(kRequests, kRequestsHelp, stats.requests_ok, with("outcome", "ok"));
   page.Counter(kRequests, kRequestsHelp, stats.requests_failed, with("outcome", "failed"));
   page.Counter(kRequests, kRequestsHelp, stats.requests_cancelled, with("outcome", "cancelled"));

@@ -138,8 +138,9 @@ TEST_F(QualityTest, PairedNllIsWithinTheReferenceInterval) {
       const eval::Interval cost = eval::Bootstrap(more);
       std::printf("%d positions off cost %+.5f [%+.5f, %+.5f] nats in window %s\n", shift, cost.mean,
                   cost.low, cost.high, off.runs[0].windows[w].name.c_str());
-      if (shift == 32) {
-        EXPECT_GT(cost.low, 0) << off.runs[0].windows[w].name;
+      // The tail's first rows stand next to the bulk; forced tokens are 512 and more away.
+      if (shift == 32 && off.runs[0].windows[w].name == "tail") {
+        EXPECT_GT(cost.low, 0);
       }
     }
   }

@@ -19,18 +19,19 @@ void Print(BenchLine line) {
   const size_t half = line.ms.size() / 2;
   const double median = line.ms.size() % 2 == 1 ? line.ms[half] : (line.ms[half - 1] + line.ms[half]) / 2;
   const auto round = [](double x) { return std::stod(absl::StrFormat("%.4g", x)); };
-  const nlohmann::ordered_json out = {{"bench", line.bench},
-                                      {"model", line.model},
-                                      {"mode", line.mode},
-                                      {"split", line.split},
-                                      {"tail", line.tail},
-                                      {"prompt_tokens", line.prompt_tokens},
-                                      {"batch", line.batch},
-                                      {"ms_median", round(median)},
-                                      {"ms_min", round(line.ms.front())},
-                                      {"tokens_per_s", round(1000 * line.tokens / median)},
-                                      {"threads", line.threads},
-                                      {"isa", line.isa}};
+  using Json = nlohmann::ordered_json;
+  const Json out = {{"bench", line.bench},
+                    {"model", line.model},
+                    {"mode", line.mode},
+                    {"split", line.split},
+                    {"tail", line.tail},
+                    {"prompt_tokens", line.prompt_tokens},
+                    {"batch", line.batch},
+                    {"ms_median", round(median)},
+                    {"ms_min", round(line.ms.front())},
+                    {"tokens_per_s", round(1000 * line.tokens / median)},
+                    {"threads", line.threads > 0 ? Json(line.threads) : Json()},
+                    {"isa", line.isa.empty() ? Json() : Json(line.isa)}};
   std::printf("%s\n", out.dump().c_str());
   std::fflush(stdout);
 }

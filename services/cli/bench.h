@@ -31,8 +31,8 @@ struct BenchLine {
   int batch = 1;
   std::vector<double> ms;  // one for each repetition
   double tokens = 0;       // that one repetition's time stands for
-  int threads = 0;         // 0: not known
-  std::string isa;
+  int threads = 0;         // 0: not known (null in the output), as of another process
+  std::string isa;         // empty: not known
 };
 void Print(BenchLine line);
 

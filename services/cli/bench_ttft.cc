@@ -1,4 +1,5 @@
 // `ridgefill bench ttft`: through the services.
+#include <cstdio>
 #include <map>
 #include <optional>
 #include <string>
@@ -56,6 +57,7 @@ absl::StatusOr<v1::FillMode> ParseMode(const std::string& name) {
 absl::Status MeasureLength(Client& client, const BenchFlags& flags, const v1::ModelInfo& model,
                            int64_t length) {
   std::map<std::string, BenchLine> lines;
+  std::map<std::string, std::string> reasons;    // by mode asked for
   for (int rep = -1; rep < flags.reps; ++rep) {  // rep -1 warms up
     RF_ASSIGN_OR_RETURN(v1::GenerateRequest request, MakePrompt(client, length, 1000 * length + rep + 1));
     for (const std::string& name : flags.modes) {
@@ -65,6 +67,7 @@ absl::Status MeasureLength(Client& client, const BenchFlags& flags, const v1::Mo
       if (rep < 0) continue;
       BenchLine& line = lines[name];
       line.mode = std::string(absl::StripPrefix(v1::FillMode_Name(measured.fill.mode()), "FILL_MODE_"));
+      reasons[name] = measured.fill.reason();
       line.split = measured.fill.split();
       line.tail = measured.fill.tail();
       line.ms.push_back(measured.ms);
@@ -79,6 +82,10 @@ absl::Status MeasureLength(Client& client, const BenchFlags& flags, const v1::Mo
     if (client.trio() != nullptr) {
       line.threads = client.trio()->model().backend->capabilities().threads;
       line.isa = client.trio()->model().backend->capabilities().isa;
+    }
+    if (name != line.mode && name != "AUTO") {
+      std::fprintf(stderr, "bench ttft: %s of %lld tokens ran %s (%s)\n", name.c_str(),
+                   static_cast<long long>(length), line.mode.c_str(), reasons[name].c_str());
     }
     Print(line);
   }

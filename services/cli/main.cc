@@ -1,6 +1,8 @@
 // ridgefill: everything in one program.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "engine/base/log.h"
 #include "services/cli/command.h"
@@ -32,6 +34,12 @@ int main(int argc, char** argv) {
   cli::AddFit(app, run);
   cli::AddInspect(app, run);
   cli::AddBench(app, run);
+  const auto is_asked = [&](const CLI::App* command) { return command->check_name(argv[1]); };
+  if (argc > 1 && argv[1][0] != '-' && std::as_const(app).get_subcommands(is_asked).empty()) {
+    std::fprintf(stderr, "ridgefill: unknown command '%s'; commands: serve, generate, fit, inspect, bench\n",
+                 argv[1]);
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

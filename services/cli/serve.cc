@@ -1,13 +1,11 @@
 // `ridgefill serve`.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
 
 #include "absl/time/time.h"
 #include "engine/base/status.h"
 #include "services/cli/command.h"
 #include "services/cli/trio.h"
-#include "services/common/config.h"
 #include "services/common/config_flags.h"
 #include "services/common/monitoring.h"
 #include "services/common/server.h"
@@ -46,9 +44,7 @@ void AddServe(CLI::App& app, Run& run) {
   command->callback([flags, &run] {
     run = [flags](const Environment& environment) -> absl::Status {
       RF_ASSIGN_OR_RETURN(const auto config, flags->Load());
-      if (!flags->print_config()) return Serve(config, environment);
-      std::fputs(common::PrintConfig(config).c_str(), stdout);
-      return absl::OkStatus();
+      return flags->print_config() ? absl::OkStatus() : Serve(config, environment);
     };
   });
 }

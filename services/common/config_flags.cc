@@ -164,6 +164,7 @@ absl::StatusOr<Config> ConfigFlags<Config>::Load() const {
   RF_RETURN_IF_ERROR(LoadConfig(path_, config));
   for (const auto& set : setters_) set(config);
   FillDefaults(config);
+  if (print_config_) std::fputs(PrintConfig(config).c_str(), stdout);  // what is missing shows there too
   RF_RETURN_IF_ERROR(Validate(config));
   return config;
 }
@@ -186,10 +187,7 @@ CommandLine<Config> ParseCommandLine(int argc, char** argv, const char* descript
     return line;
   }
   line.config = *std::move(config);
-  if (flags.print_config()) {
-    std::fputs(PrintConfig(line.config).c_str(), stdout);
-    line.exit_code = 0;
-  }
+  if (flags.print_config()) line.exit_code = 0;
   return line;
 }
 

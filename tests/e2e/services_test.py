@@ -246,6 +246,20 @@ class Operations(unittest.TestCase):
         self.assertEqual(list(lines[0]), ["bench", "model", "mode", "split", "tail", "prompt_tokens", "batch",
                                           "ms_median", "ms_min", "tokens_per_s", "threads", "isa"])
 
+    def test_command_lines_that_are_not_whole(self):
+        run = lambda program, *arguments: subprocess.run([str(h.BIN / program), *arguments], capture_output=True, text=True,
+                                                         timeout=h.PATIENCE)
+        unknown = run("ridgefill", "eval", "--help")
+        self.assertEqual((unknown.returncode, unknown.stdout), (2, ""))
+        self.assertIn("unknown command 'eval'", unknown.stderr)
+        for program in ("ridgefill-router", "ridgefill-prefill", "ridgefill-decode"):
+            shown = run(program, "--print_config")
+            self.assertEqual(shown.returncode, 2)
+            self.assertIn("drain_seconds", json.dumps(json.loads(shown.stdout)).replace("drainSeconds", "drain_seconds"))
+            self.assertIn("source.model", shown.stderr)
+        bench = run("ridgefill", "bench", "ttft", "--target", router.address, "--lengths", "20", "--reps", "1")
+        self.assertIn("SPEED of 20 tokens ran EXACT (SHORT_PROMPT)", bench.stderr)
+
     def test_benchmarks_of_the_engines(self):
         for bench, extra in (("prefill", ("--modes", "EXACT,SPEED")), ("decode", ("--batches", "1,3", "--tokens", 8))):
             out = subprocess.run([str(h.BIN / "ridgefill"), "bench", bench, "--model", str(h.TINY), "--maps", str(maps),

@@ -6,7 +6,7 @@
 Builds llama.cpp once (from the source package llama-cpp-python on PyPI; about seven minutes on two cores), re-encodes
 the model to the types that llama.cpp is fastest with, and lets both programs take turns: RidgeFill, then every type of
 the peer, --reps rounds. Prints one JSON line per length: medians of both, the peer's best type, the ratio of the medians.
-Needs g++, cmake and python3-venv (deploy/install_deps.sh); keeps everything under ~/.cache/ridgefill/peers.
+Needs g++, cmake and python3-venv (deploy/install_deps.sh --test); keeps everything under ~/.cache/ridgefill/peers.
 """
 import argparse
 import json

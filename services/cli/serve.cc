@@ -15,7 +15,6 @@ namespace ridgefill::cli {
 namespace {
 
 absl::Status Serve(const config::v1::ServeConfig& config, const Environment& environment) {
-  common::ShutdownSignal signal;  // before any other thread
   RF_ASSIGN_OR_RETURN(const auto trio, Trio::Create(config, environment.home));
   const auto& listen = config.router().listen();
   RF_ASSIGN_OR_RETURN(const auto server, common::Server::Start(common::MakeServerOptions(
@@ -24,7 +23,7 @@ absl::Status Serve(const config::v1::ServeConfig& config, const Environment& env
       const auto monitoring,
       common::Monitoring::Start({listen.metrics_address(), trio->metrics(), [&] { return trio->live(); },
                                  [&] { return server->serving(); }}));
-  common::ServeUntilSignal(signal, *server, absl::Seconds(listen.drain_seconds()),
+  common::ServeUntilSignal(*server, absl::Seconds(listen.drain_seconds()),
                            [&](absl::Time deadline) { trio->Drain(deadline); });
   return absl::OkStatus();
 }

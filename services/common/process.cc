@@ -1,24 +1,17 @@
 #include "services/common/process.h"
 
+#include <fcntl.h>
 #include <malloc.h>
-#include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <string>
 
+#include "engine/base/check.h"
+
 namespace ridgefill::common {
-namespace {
-
-sigset_t ShutdownSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
-  return set;
-}
-
-}  // namespace
 
 void TuneMalloc() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
@@ -27,16 +20,34 @@ void TuneMalloc() {
 }
 
 ShutdownSignal::ShutdownSignal() {
-  const sigset_t set = ShutdownSignals();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  static int wake = -1;  // a handler reaches nothing else
+  RF_CHECK(pipe2(ends_, O_CLOEXEC) == 0);
+  wake = ends_[1];
+  struct sigaction action = {};
+  action.sa_flags = SA_RESTART;
+  action.sa_handler = [](int number) {
+    const int before = errno;
+    const char byte = static_cast<char>(number);
+    [[maybe_unused]] const ssize_t written = write(wake, &byte, 1);
+    errno = before;
+  };
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+}
+
+ShutdownSignal::~ShutdownSignal() {
+  signal(SIGTERM, SIG_DFL);
+  signal(SIGINT, SIG_DFL);
+  close(ends_[0]);
+  close(ends_[1]);
 }
 
 int ShutdownSignal::Wait() {
-  const sigset_t set = ShutdownSignals();
-  int number = 0;
-  while (sigwait(&set, &number) != 0) {
+  char number = 0;
+  while (read(ends_[0], &number, 1) != 1) {
   }
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  signal(SIGTERM, SIG_DFL);
+  signal(SIGINT, SIG_DFL);
   return number;
 }
 

@@ -30,17 +30,16 @@ struct Program {
 
 // Serves gRPC, health and metrics until SIGTERM or SIGINT, then drains. UNAVAILABLE (ADDRESS_IN_USE) when an
 // address cannot be bound.
-absl::Status Serve(const config::v1::ListenConfig& listen, const Program& program, ShutdownSignal& signal);
+absl::Status Serve(const config::v1::ListenConfig& listen, const Program& program);
 
 // Reads flags and configuration and does `run` with `home`, the folder of models and maps; what main()
 // returns.
 template <typename Config>
 int ProgramMain(int argc, char** argv, const char* name, const char* description, const std::string& home,
-                absl::Status (*run)(const Config& config, const std::string& home, ShutdownSignal& signal)) {
+                absl::Status (*run)(const Config& config, const std::string& home)) {
   TuneMalloc();
-  ShutdownSignal signal;
   const auto line = ParseCommandLine<Config>(argc, argv, description);
-  return line.exit_code >= 0 ? line.exit_code : ExitCode(name, run(line.config, home, signal));
+  return line.exit_code >= 0 ? line.exit_code : ExitCode(name, run(line.config, home));
 }
 
 }  // namespace ridgefill::common

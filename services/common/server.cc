@@ -87,8 +87,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   return std::make_unique<GrpcServer>(std::move(server), port, options.health_names);
 }
 
-void ServeUntilSignal(ShutdownSignal& signal, Server& server, absl::Duration drain_time,
+void ServeUntilSignal(Server& server, absl::Duration drain_time,
                       const std::function<void(absl::Time)>& drain) {
+  ShutdownSignal signal;  // caught from before the first request on
   server.SetServing(true);
   base::Log(base::Severity::kInfo, "serving", {{"port", int64_t{server.port()}}});
   const int number = signal.Wait();

@@ -46,7 +46,7 @@ class Server {
 
 // Serves until SIGTERM or SIGINT. Then: not SERVING; `drain(deadline)` until what runs is done; shut down
 // within a second: streams that never end (health Watch, reflection) do not hold it up.
-void ServeUntilSignal(ShutdownSignal& signal, Server& server, absl::Duration drain_time,
+void ServeUntilSignal(Server& server, absl::Duration drain_time,
                       const std::function<void(absl::Time)>& drain);
 
 }  // namespace ridgefill::common

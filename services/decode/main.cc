@@ -26,20 +26,17 @@ absl::StatusOr<common::LoadedModel> Load(const config::v1::DecodeConfig& config,
   return common::LoadModel(options);
 }
 
-absl::Status Run(const config::v1::DecodeConfig& config, const std::string& home,
-                 common::ShutdownSignal& signal) {
+absl::Status Run(const config::v1::DecodeConfig& config, const std::string& home) {
   const auto clock = base::MakeSystemClock();
   RF_ASSIGN_OR_RETURN(const common::LoadedModel model, Load(config, home));
   RF_ASSIGN_OR_RETURN(const auto worker,
                       decode::DecodeWorker::Create(model, config, *clock, /*local_prefill=*/nullptr));
   const common::PageCollectable page([&](common::MetricPage& out) { worker->FillMetrics(out); });
-  return common::Serve(config.listen(),
-                       {&worker->service(),
-                        decode::kServiceName,
-                        {&page},
-                        [&] { return worker->live(); },
-                        [&](absl::Time deadline) { worker->engine().Drain(deadline); }},
-                       signal);
+  return common::Serve(config.listen(), {&worker->service(),
+                                         decode::kServiceName,
+                                         {&page},
+                                         [&] { return worker->live(); },
+                                         [&](absl::Time deadline) { worker->engine().Drain(deadline); }});
 }
 
 }  // namespace

@@ -29,19 +29,16 @@ absl::StatusOr<common::LoadedModel> Load(const config::v1::PrefillConfig& config
   return common::LoadModel(options);
 }
 
-absl::Status Run(const config::v1::PrefillConfig& config, const std::string& home,
-                 common::ShutdownSignal& signal) {
+absl::Status Run(const config::v1::PrefillConfig& config, const std::string& home) {
   const auto clock = base::MakeSystemClock();
   RF_ASSIGN_OR_RETURN(const common::LoadedModel model, Load(config, home));
   RF_ASSIGN_OR_RETURN(const auto worker, prefill::PrefillWorker::Create(model, config, *clock));
   const common::PageCollectable page([&](common::MetricPage& out) { worker->FillMetrics(out); });
-  return common::Serve(config.listen(),
-                       {&worker->service(),
-                        prefill::kServiceName,
-                        {&page},
-                        [&] { return worker->live(); },
-                        [&](absl::Time deadline) { worker->engine().Drain(deadline); }},
-                       signal);
+  return common::Serve(config.listen(), {&worker->service(),
+                                         prefill::kServiceName,
+                                         {&page},
+                                         [&] { return worker->live(); },
+                                         [&](absl::Time deadline) { worker->engine().Drain(deadline); }});
 }
 
 }  // namespace

@@ -24,8 +24,7 @@ std::vector<router::WorkerAddress> ConnectAll(
   return out;
 }
 
-absl::Status Run(const config::v1::RouterConfig& config, const std::string& home,
-                 common::ShutdownSignal& signal) {
+absl::Status Run(const config::v1::RouterConfig& config, const std::string& home) {
   const auto clock = base::MakeSystemClock();
   RF_ASSIGN_OR_RETURN(const common::OpenedModel model, common::OpenModel(home, config.source()));
   router::RouterOptions options;
@@ -39,11 +38,9 @@ absl::Status Run(const config::v1::RouterConfig& config, const std::string& home
   options.tokenizer = model.tokenizer.get();
   options.clock = clock.get();
   const auto router = router::Router::Create(std::move(options));
-  return common::Serve(
-      config.listen(),
-      {&router->service(), router::kServiceName, router->metrics(), [&] { return router->live(); },
-       [&](absl::Time deadline) { router->Drain(deadline); }},
-      signal);
+  return common::Serve(config.listen(), {&router->service(), router::kServiceName, router->metrics(),
+                                         [&] { return router->live(); },
+                                         [&](absl::Time deadline) { router->Drain(deadline); }});
 }
 
 }  // namespace

@@ -289,6 +289,14 @@ class Stopped(unittest.TestCase):
             self.assertLess(time.monotonic() - start, 10)
             states.cancel()
 
+    @unittest.skipUnless(SMOLLM2.exists(), f"{SMOLLM2} is missing: the tiny models load too fast to stop that")
+    def test_sigterm_while_loading_ends_at_once(self):
+        program = subprocess.Popen([str(h.BIN / "ridgefill-decode"), "--model", str(SMOLLM2), "--maps", "none", "--listen",
+                                    "127.0.0.1:0"], stderr=subprocess.DEVNULL)
+        time.sleep(0.5)
+        program.terminate()
+        self.assertEqual(program.wait(timeout=h.PATIENCE), -signal.SIGTERM)
+
     def test_a_request_longer_than_the_drain_is_cut_with_a_status(self):
         prefill, decode = h.prefill(), h.slow_decode()
         router = h.router([prefill], [decode], "--drain_seconds", 1)

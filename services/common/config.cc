@@ -143,7 +143,7 @@ absl::Status CheckParts(const PrefillConfig& prefill, const DecodeConfig& decode
   const struct {
     bool set;
     const char *field, *why;
-  } kUnused[] = {
+  } unused[] = {
       {prefill.has_listen(), "prefill.listen", "`serve` has one address: set router.listen"},
       {prefill.has_source(), "prefill.source", "`serve` has one model: set router.source"},
       {prefill.has_backend(), "prefill.backend", "`serve` has one backend: set `backend`"},
@@ -158,7 +158,7 @@ absl::Status CheckParts(const PrefillConfig& prefill, const DecodeConfig& decode
        "`serve` has one process; run ridgefill-decode by itself for another transport"},
   };
   Checker check("");
-  for (const auto& [set, field, why] : kUnused) {
+  for (const auto& [set, field, why] : unused) {
     if (set) check.Fail(field, absl::StrCat("must be left out: ", why));
   }
   return check.status();

@@ -223,9 +223,13 @@ bool GenerateCall::RetryLocked(const grpc::Status& status) {
   if (record_.retries >= kMaxRetries || absl::Now() + pause >= deadline_) return false;
   ++record_.retries;
   route_.reset();
-  retry_alarm_.Set(absl::ToChronoTime(absl::Now() + pause), [self = shared_from_this()](bool) {
-    if (!self->core_.pool.Post([self] { self->Attempt(); })) {
-      self->EndWith(
+  // A new alarm each time: the callback of the last one may still be returning. It lets go of the call
+  // itself, since gRPC keeps a callback as long as its alarm, and the alarm is the call's.
+  retry_alarm_ = std::make_unique<grpc::Alarm>();
+  retry_alarm_->Set(absl::ToChronoTime(absl::Now() + pause), [self = shared_from_this()](bool) mutable {
+    const std::shared_ptr<GenerateCall> call = std::move(self);
+    if (!call->core_.pool.Post([call] { call->Attempt(); })) {
+      call->EndWith(
           base::Error(absl::StatusCode::kUnavailable, "ROUTER_BUSY", "a worker was lost; try again"));
     }
   });

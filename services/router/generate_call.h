@@ -95,7 +95,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
   std::optional<Route> route_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> avoid_prefill_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> avoid_decode_ ABSL_GUARDED_BY(mutex_);
-  grpc::Alarm retry_alarm_;
+  std::unique_ptr<grpc::Alarm> retry_alarm_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace ridgefill::router

@@ -1,6 +1,5 @@
 // ridgefill-router: the public API in front of prefill and decode workers.
 #include <cstdlib>
-#include <utility>
 
 #include "engine/base/status.h"
 #include "services/common/channel.h"
@@ -37,7 +36,7 @@ absl::Status Run(const config::v1::RouterConfig& config, const std::string& home
   options.context_tokens = model.source->config().context;
   options.tokenizer = model.tokenizer.get();
   options.clock = clock.get();
-  const auto router = router::Router::Create(std::move(options));
+  const auto router = router::Router::Create(options);
   return common::Serve(config.listen(), {&router->service(), router::kServiceName, router->metrics(),
                                          [&] { return router->live(); },
                                          [&](absl::Time deadline) { router->Drain(deadline); }});

@@ -30,12 +30,14 @@ constexpr absl::Duration kStuck = absl::Seconds(30);
 
 std::vector<std::string> Addresses(const std::vector<WorkerAddress>& workers) {
   std::vector<std::string> out;
+  out.reserve(workers.size());
   for (const auto& worker : workers) out.push_back(worker.address);
   return out;
 }
 
 std::vector<std::shared_ptr<grpc::Channel>> Channels(const std::vector<WorkerAddress>& workers) {
   std::vector<std::shared_ptr<grpc::Channel>> out;
+  out.reserve(workers.size());
   for (const auto& worker : workers) out.push_back(worker.channel);
   return out;
 }
@@ -125,7 +127,7 @@ class RouterImpl : public Router {
 
 }  // namespace
 
-std::unique_ptr<Router> Router::Create(RouterOptions options) {
+std::unique_ptr<Router> Router::Create(const RouterOptions& options) {
   return std::make_unique<RouterImpl>(options);
 }
 

@@ -42,7 +42,7 @@ struct RouterOptions {
 class Router {
  public:
   // Returns when every worker has been asked for its health once, or after two seconds.
-  static std::unique_ptr<Router> Create(RouterOptions options);
+  static std::unique_ptr<Router> Create(const RouterOptions& options);
   virtual ~Router() = default;
   virtual grpc::Service& service() = 0;
   // Refuses new requests and waits until none is in flight, at most until `deadline`.

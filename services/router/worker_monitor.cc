@@ -164,7 +164,7 @@ class RoleTarget : public WorkerTarget {
     probe->describe_context.set_deadline(deadline);
     probe->health_request.set_service(Role::kService);
     health_->async()->Check(&probe->health_context, &probe->health_request, &probe->health,
-                            [this, probe](grpc::Status status) { OnHealth(probe, status); });
+                            [this, probe](const grpc::Status& status) { OnHealth(probe, status); });
   }
 
   void OnHealth(const std::shared_ptr<Probe<Role>>& probe, const grpc::Status& status) {
@@ -173,7 +173,7 @@ class RoleTarget : public WorkerTarget {
       return Done({}, "its health is not SERVING");
     }
     Role::Describe(*stub_, &probe->describe_context, &probe->describe_request, &probe->description,
-                   [this, probe](grpc::Status described) {
+                   [this, probe](const grpc::Status& described) {
                      if (!described.ok()) return Done({}, described.error_message());
                      WorkerReport report = ReportOf(probe->description);
                      std::string problem =

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 namespace ridgefill::eval {
@@ -18,8 +19,8 @@ TEST(Bootstrap, OfOneValueIsThatValue) {
 }
 
 TEST(Bootstrap, IsNormalForManyValues) {
-  std::vector<double> values;
-  for (int i = 0; i < 200; ++i) values.push_back(i);
+  std::vector<double> values(200);
+  std::iota(values.begin(), values.end(), 0);
   const Interval interval = Bootstrap(values);
   EXPECT_DOUBLE_EQ(interval.mean, 99.5);
   const double half = 1.96 * std::sqrt((200.0 * 200 - 1) / 12 / 200);  // of a uniform's mean

@@ -23,6 +23,9 @@ namespace {
 using testing::SizeIs;
 
 class FilledForwardTest : public testing::Test {
+ public:
+  ~FilledForwardTest() override { std::filesystem::remove_all(folder_); }
+
  protected:
   static constexpr int kSplit = 1;  // of 4 layers
   static constexpr int64_t kTokens = 90;
@@ -42,13 +45,12 @@ class FilledForwardTest : public testing::Test {
       }
     }
   }
-  ~FilledForwardTest() override { std::filesystem::remove_all(folder_); }
 
   std::unique_ptr<FilledForward> Forward(int64_t chunk_rows) const {
     return FilledForward::Create(*model_, kSplit, kTokens, chunk_rows).value();
   }
 
-  static ridge::FillPlan Plan(int tail, std::vector<int32_t> outliers = {}) {
+  static ridge::FillPlan Plan(int tail, const std::vector<int32_t>& outliers = {}) {
     ridge::FillDecision decision;
     decision.mode = ridge::Mode::kSpeed;
     decision.tail = tail;
@@ -263,7 +265,7 @@ TEST_F(FilledForwardTest, EvalNllReportsPairedFigures) {
 
 TEST_F(FilledForwardTest, EvalNllRefusesDocumentsThatMakeNoSense) {
   const auto maps = RandomMaps();
-  const auto reason = [&](std::vector<std::vector<int32_t>> documents, int64_t tail) {
+  const auto reason = [&](const std::vector<std::vector<int32_t>>& documents, int64_t tail) {
     NllOptions options;
     options.tail = tail;
     options.continuation = 10;

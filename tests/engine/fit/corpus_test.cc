@@ -12,12 +12,14 @@ namespace ridgefill::fit {
 namespace {
 
 class CorpusTest : public testing::Test {
+ public:
+  ~CorpusTest() override { std::filesystem::remove_all(folder_); }
+
  protected:
   CorpusTest() : tokenizer_(tokenizer::Tokenizer::FromHuggingFace("tests/data/golden/tiny/llama").value()) {
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
   }
-  ~CorpusTest() override { std::filesystem::remove_all(folder_); }
 
   void Write(const std::string& name, const std::string& text) {
     ASSERT_TRUE(base::WriteFileAtomically(folder_ + "/" + name, text).ok());

@@ -32,6 +32,9 @@ std::string ReasonOf(const absl::Status& status) {
 }
 
 class FitTest : public testing::Test {
+ public:
+  ~FitTest() override { std::filesystem::remove_all(folder_); }
+
  protected:
   static constexpr int kSplit = 1;        // of 4 layers
   static constexpr int64_t kTokens = 48;  // of a document
@@ -45,7 +48,6 @@ class FitTest : public testing::Test {
     std::filesystem::remove_all(folder_);
     documents_ = MakeDocuments(kTokens);
   }
-  ~FitTest() override { std::filesystem::remove_all(folder_); }
 
   std::vector<Document> MakeDocuments(int64_t tokens) const {
     base::Rng rng(11);

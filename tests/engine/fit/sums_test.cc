@@ -51,9 +51,11 @@ void ExpectEqual(const Sums& got, const Sums& want) {
 }
 
 class SumsTest : public testing::Test {
+ public:
+  ~SumsTest() override { std::filesystem::remove(path_); }
+
  protected:
   std::string path_ = testing::TempDir() + "/sums_test.safetensors";
-  ~SumsTest() override { std::filesystem::remove(path_); }
 
   static SumsFile File() {
     SumsFile file;

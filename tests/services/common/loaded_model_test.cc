@@ -22,9 +22,10 @@ std::string ReasonOf(const absl::Status& status) {
 }
 
 class LoadedModelTest : public testing::Test {
- protected:
+ public:
   ~LoadedModelTest() override { std::filesystem::remove_all(folder_); }
 
+ protected:
   // Zeros for the tiny model, split 1.
   void WriteMaps(bool folded) {
     config::v1::ModelSourceConfig source;

@@ -166,6 +166,7 @@ TEST(Solver, ChoosesThePenaltyThatHeldOutRowsLikeBestForKAndVApart) {
   double best[2] = {INFINITY, INFINITY}, penalty[2] = {0, 0};
   for (double lambda : options.penalties) {
     std::vector<std::vector<long double>> maps;
+    maps.reserve(8);
     for (int o = 0; o < 8; ++o) maps.push_back(BruteForce(fit, o, lambda));
     for (int half : {0, 1}) {
       const double error = HeldOutError(held_out, 4 * half, 4 * half + 4, maps);

@@ -32,13 +32,15 @@ std::string ReasonOf(const absl::Status& status) {
 }
 
 class MapSetTest : public testing::Test {
+ public:
+  ~MapSetTest() override { std::filesystem::remove_all(folder_); }
+
  protected:
   MapSetTest() {
     folder_ = absl::StrCat(testing::TempDir(), "/map_set_test.",
                            testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::remove_all(folder_);
   }
-  ~MapSetTest() override { std::filesystem::remove_all(folder_); }
 
   static MapSetManifest Manifest(bool folded, const std::string& dtype) {
     MapSetManifest m;
@@ -312,7 +314,7 @@ class PublishedSetTest : public MapSetTest {
     std::string bytes;
   };
   void Add(const std::string& name, formats::Encoding encoding, std::vector<int64_t> dims,
-           std::string bytes) {
+           const std::string& bytes) {
     tensors_.push_back({{name, encoding, std::move(dims), 0, bytes.size()}, bytes});
   }
   static std::string Bf16(const std::vector<float>& values) {

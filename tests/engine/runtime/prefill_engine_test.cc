@@ -91,7 +91,7 @@ class PrefillEngineTest : public testing::Test {
   }
   absl::Status Submit(const PrefillCall& call, std::shared_ptr<Seen> seen) {
     std::unique_ptr<KvSink> sink = std::make_unique<SeenSink>(std::move(seen));
-    const absl::Status status = engine_->Submit(call, sink);
+    absl::Status status = engine_->Submit(call, sink);
     EXPECT_EQ(status.ok(), sink == nullptr) << "the sink moves exactly when the request is accepted";
     return status;
   }

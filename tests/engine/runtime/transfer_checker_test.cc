@@ -77,7 +77,7 @@ absl::Status Check(const TransferChecker::Expectation& expected, const Stream& s
                    const absl::Status& end = absl::OkStatus()) {
   TransferChecker checker(expected);
   for (const KvFrame& frame : stream) {
-    const absl::Status status = checker.Accept(frame);
+    absl::Status status = checker.Accept(frame);
     if (!status.ok()) return status;
   }
   return checker.AcceptEnd(end);

@@ -22,7 +22,7 @@ struct Case {
 };
 
 // Changes frame kFaultAt only.
-Fault Once(std::function<std::vector<KvFrame>(KvFrame)> change) {
+Fault Once(const std::function<std::vector<KvFrame>(KvFrame)>& change) {
   return [change](KvFrame frame) {
     if (frame.sequence == kFaultAt) return change(std::move(frame));
     return std::vector<KvFrame>{std::move(frame)};
@@ -36,10 +36,10 @@ Fault CutFrom(uint64_t sequence) {
 }
 
 const Case kCases[] = {
-    {"Drop", {"FRAME_SEQUENCE"}, [] { return Once([](KvFrame) { return std::vector<KvFrame>{}; }); }},
+    {"Drop", {"FRAME_SEQUENCE"}, [] { return Once([](const KvFrame&) { return std::vector<KvFrame>{}; }); }},
     {"Duplicate",
      {"FRAME_SEQUENCE"},
-     [] { return Once([](KvFrame f) {
+     [] { return Once([](const KvFrame& f) {
             return std::vector<KvFrame>{f, f};
           }); }},
     {"Corrupt",
@@ -95,7 +95,7 @@ const Case kCases[] = {
     {"WithoutSealed",
      {"TRANSFER_NOT_SEALED"},
      [] {
-       return [](KvFrame f) {
+       return [](const KvFrame& f) {
          return std::holds_alternative<SealedBody>(f.body) ? std::vector<KvFrame>{} : std::vector<KvFrame>{f};
        };
      }},

@@ -26,6 +26,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 // Logits whose softmax is `probabilities`.
 std::vector<float> LogitsOf(const std::vector<double>& probabilities) {
   std::vector<float> logits;
+  logits.reserve(probabilities.size());
   for (double p : probabilities) logits.push_back(static_cast<float>(std::log(p)));
   return logits;
 }
@@ -280,6 +281,7 @@ TEST(SamplerTest, SharpCutsOverRandomLogitsAgreeWithSorting) {
     for (float& logit : logits) logit = static_cast<float>(rng.NextDouble() * 8);
     const int top_k = 1 + static_cast<int>(rng.NextBelow(20));
     std::vector<std::pair<float, int>> sorted;
+    sorted.reserve(logits.size());
     for (int i = 0; i < 700; ++i) sorted.push_back({-logits[i], i});
     std::sort(sorted.begin(), sorted.end());
     std::set<int> allowed;

@@ -12,6 +12,7 @@ TEST(TokenizerTest, ServesManyThreads) {
   const auto tokenizer = LoadTokenizer("qwen2");
   const auto strings = ReadJsonData("strings.json").get<std::vector<std::string>>();
   std::vector<std::vector<int32_t>> expected;
+  expected.reserve(200);
   for (size_t i = 0; i < 200; ++i) expected.push_back(*tokenizer->Encode(strings[i]));
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

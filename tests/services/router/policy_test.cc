@@ -138,6 +138,7 @@ TEST(PlacementTest, EqualWorkersTakeTurns) {
   Placement placement("prefill", {"a:1", "b:1", "c:1"});
   for (int i = 0; i < 3; ++i) placement.Update(i, Serving(0));
   std::vector<int> order;
+  order.reserve(6);
   for (int i = 0; i < 6; ++i) order.push_back(placement.Pick({})->index());
   EXPECT_THAT(order, testing::ElementsAre(0, 1, 2, 0, 1, 2));
 }

@@ -106,7 +106,7 @@ TEST(ChatTest, RefusesASmallChangeOfAKnownTemplate) {
 
 TEST(ChatTest, RefusesBadMessages) {
   const auto tokenizer = LoadTokenizer("smollm2");
-  const auto reason = [&](std::vector<ChatMessage> messages) {
+  const auto reason = [&](const std::vector<ChatMessage>& messages) {
     const auto ids = tokenizer->EncodeChat(messages);
     EXPECT_EQ(ids.status().code(), absl::StatusCode::kInvalidArgument);
     return base::GetErrorDetail(ids.status())->reason;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/tokenizer/spec.h"
 
 namespace ridgefill::tokenizer {
@@ -85,7 +86,7 @@ inline std::string GgufOf(TokenizerSpec spec, const GgufOptions& options) {
     types.push_back(5);
   }
   std::vector<std::string> merges;
-  for (const auto& [left, right] : spec.merges) merges.push_back(left + " " + right);
+  for (const auto& [left, right] : spec.merges) merges.push_back(absl::StrCat(left, " ", right));
   GgufMetadataWriter out;
   out.String("tokenizer.ggml.model", options.model);
   out.String("tokenizer.ggml.pre", options.pre);

@@ -15,6 +15,7 @@ TEST(TokenizerTest, ServesManyThreads) {
   expected.reserve(200);
   for (size_t i = 0; i < 200; ++i) expected.push_back(*tokenizer->Encode(strings[i]));
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (size_t i = 0; i < 200; ++i) EXPECT_EQ(*tokenizer->Encode(strings[i]), expected[i]);

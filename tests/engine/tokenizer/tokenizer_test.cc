@@ -106,7 +106,7 @@ TEST(TokenizerTest, IsTheSameFromGguf) {
 
 TEST(TokenizerTest, RefusesOtherGgufTokenizersByName) {
   const TokenizerSpec spec = *SpecFromHuggingFaceFolder(DataPath("flags"));
-  const auto status = [&](GgufOptions options) {
+  const auto status = [&](const GgufOptions& options) {
     const std::string bytes = GgufOf(spec, options);
     const auto file = formats::GgufFile::Parse(bytes);
     return Tokenizer::FromGguf(*file).status();

@@ -33,7 +33,7 @@ TinyFigures ReadTiny(const std::string& checkpoint) {
   return f;
 }
 
-std::string TestName(std::string name) {
+std::string TestName(const std::string& name) {
   return absl::StrReplaceAll(name, {{"-", "_"}, {"/", "_"}, {".", "_"}});
 }
 

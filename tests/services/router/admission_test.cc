@@ -13,7 +13,7 @@ namespace {
 
 class AdmissionTest : public testing::Test {
  protected:
-  Admission::Decided Into(std::vector<std::string>& log, std::string name) {
+  Admission::Decided Into(std::vector<std::string>& log, const std::string& name) {
     return [&log, name](const absl::Status& status) {
       const auto detail = base::GetErrorDetail(status);
       log.push_back(name + (status.ok() ? " ok" : " " + (detail.has_value() ? detail->reason : "?")));
@@ -90,6 +90,7 @@ TEST_F(AdmissionTest, ManyThreadsNeverExceedTheBoundAndLoseNobody) {
   {
     WorkPool pool(kThreads, kThreads * kEach);
     std::vector<std::thread> threads;
+    threads.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&] {
         for (int i = 0; i < kEach; ++i) {

@@ -21,7 +21,7 @@ int64_t BlockBytes(const model::ModelConfig& config) {
 
 int64_t BlocksFor(int64_t tokens) { return (tokens + kernels::kBlockTokens - 1) / kernels::kBlockTokens; }
 
-// Bytes of one packed parameter, before anything is loaded: bf16 everywhere but on the oracle.
+// Bytes of one packed parameter, before anything is loaded: 16 bits everywhere but on the oracle.
 int64_t ParameterBytes(const config::v1::BackendConfig& backend) {
   return backend.kind() == "reference" ? 4 : 2;
 }

@@ -41,7 +41,7 @@ struct RouterOptions {
 // Thread-safe.
 class Router {
  public:
-  // Returns when every worker has been asked for its health once, or after two seconds.
+  // Returns when every worker has been asked for its health once, or after five seconds.
   static std::unique_ptr<Router> Create(const RouterOptions& options);
   virtual ~Router() = default;
   virtual grpc::Service& service() = 0;

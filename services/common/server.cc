@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/status.h"
+#include "services/common/process.h"
 
 namespace ridgefill::common {
 namespace {

@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "ridgefill/config/v1/config.pb.h"
-#include "services/common/process.h"
 
 namespace grpc {
 class Channel;

@@ -40,7 +40,7 @@ absl::StatusOr<Placement::Lease> Placement::Pick(absl::Span<const int> avoid, Ma
     const int turn = (i - last_ - 1 + 2 * count) % count;  // who came longest ago goes first
     const bool bare = state.report.prefill.split == 0;
     const Rank rank(maps == MapsWanted::kRequired && bare, avoided, maps == MapsWanted::kPreferred && bare,
-                    state.in_flight + state.report.load, turn);
+                    state.in_flight + state.others, turn);
     if (best < 0 || rank < best_rank) {
       best = i;
       best_rank = rank;
@@ -65,6 +65,7 @@ void Placement::Update(int index, const WorkerReport& report) {
     return;
   }
   state.report = report;
+  state.others = std::max<int64_t>(0, report.load - state.in_flight);
   state.seen = true;
 }
 

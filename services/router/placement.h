@@ -67,7 +67,8 @@ class Placement {
   struct State {
     WorkerReport report;
     bool seen = false;
-    int in_flight = 0;
+    int in_flight = 0;   // from here, now
+    int64_t others = 0;  // from other routers, at the last report
   };
   const std::string role_;
   const std::vector<std::string> addresses_;

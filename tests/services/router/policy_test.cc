@@ -134,6 +134,20 @@ TEST(PlacementTest, LeastLoadWinsAndLeasesCount) {
   EXPECT_EQ(placement.in_flight(1), 1);
 }
 
+TEST(PlacementTest, OwnRequestsInAReportCountOnce) {
+  Placement placement("decode", {"a:1", "b:1"});
+  placement.Update(0, Serving(0));
+  placement.Update(1, Serving(1));
+  {
+    const auto own = *placement.Pick({});
+    ASSERT_EQ(own.index(), 0);
+    placement.Update(0, Serving(1));  // that very request
+    EXPECT_EQ(placement.Pick({})->index(), 1) << "1 against 1, and its turn";
+  }
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(placement.Pick({})->index(), 0) << "idle since, though the report is old";
+}
+
 TEST(PlacementTest, EqualWorkersTakeTurns) {
   Placement placement("prefill", {"a:1", "b:1", "c:1"});
   for (int i = 0; i < 3; ++i) placement.Update(i, Serving(0));

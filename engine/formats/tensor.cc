@@ -87,6 +87,7 @@ absl::StatusOr<std::vector<double>> ReadF64(const TensorBytes& tensor) {
                                                   EncodingName(tensor.info.encoding), ", must be F64"));
   }
   std::vector<double> values(tensor.bytes.size() / sizeof(double));
+  if (values.empty()) return values;  // memcpy takes no null pointer, not even for nothing
   std::memcpy(values.data(), tensor.bytes.data(), values.size() * sizeof(double));
   return values;
 }

@@ -74,7 +74,8 @@ TEST_F(SafetensorsTest, WritesWhatItReads) {
   const std::vector<TensorBytes> tensors = {{{"codes", Encoding::kI8, {3}}, bytes(codes)},
                                             {{"sums", Encoding::kF64, {3, 1}}, bytes(sums)},
                                             {{"h", Encoding::kBF16, {1, 2}}, bytes(halves)},
-                                            {{"none", Encoding::kF32, {0}}, ""}};
+                                            {{"none", Encoding::kF32, {0}}, ""},
+                                            {{"none64", Encoding::kF64, {3, 0}}, ""}};
   const SafetensorsMetadata metadata = {{"split", "18"}, {"fit", "{\"rows\": 3}"}};
   ASSERT_TRUE(WriteSafetensors(Path("out.safetensors"), tensors, metadata).ok());
 
@@ -89,6 +90,7 @@ TEST_F(SafetensorsTest, WritesWhatItReads) {
     EXPECT_EQ(read->bytes, tensor.bytes);
   }
   EXPECT_THAT(*ReadF64(*file->Tensor("sums")), ElementsAre(1e-300, -0.0, 3.25));
+  EXPECT_THAT(*ReadF64(*file->Tensor("none64")), testing::IsEmpty());
 }
 
 TEST_F(SafetensorsTest, TheWriterRefusesItsCallersMistakes) {

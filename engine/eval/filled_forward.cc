@@ -32,6 +32,7 @@ absl::StatusOr<std::unique_ptr<FilledForward>> FilledForward::Create(const model
   RF_ASSIGN_OR_RETURN(out->pass_, runtime::SequencePass::Create(model, max_tokens, chunk_rows));
   RF_ASSIGN_OR_RETURN(out->h_split_, backend.Allocate(DType::kF32, {max_tokens, config.hidden}));
   RF_ASSIGN_OR_RETURN(out->chunk_, backend.Allocate(DType::kF32, {chunk_rows, config.hidden}));
+  RF_ASSIGN_OR_RETURN(out->previous_, backend.Allocate(DType::kF32, {chunk_rows, config.hidden}));
   RF_ASSIGN_OR_RETURN(out->late_, backend.Allocate(DType::kF32, {max_tokens, config.hidden}));
   RF_ASSIGN_OR_RETURN(out->logits_,
                       backend.Allocate(DType::kF32, {std::min(kLogitRows, chunk_rows), config.vocab}));
@@ -57,6 +58,7 @@ absl::Status FilledForward::Lower(absl::Span<const int32_t> ids) {
 absl::Status FilledForward::Late(const ridge::FillPlan& plan, runtime::FillPass* fill) {
   RF_CHECK(plan.tokens == static_cast<int64_t>(ids_.size()));
   exact_rows_ = plan.ExactRows();
+  outliers_ = plan.outliers;
   const std::vector<int32_t> all = runtime::Positions(0, plan.tokens);
   std::vector<int32_t> bulk;
   std::set_difference(all.begin(), all.end(), exact_rows_.begin(), exact_rows_.end(),
@@ -71,11 +73,25 @@ absl::Status FilledForward::Late(const ridge::FillPlan& plan, runtime::FillPass*
 }
 
 absl::Status FilledForward::FillRows(absl::Span<const int32_t> rows, runtime::FillPass& fill) {
-  const TensorView hidden = Chunk(static_cast<int64_t>(rows.size()));
-  RF_RETURN_IF_ERROR(pass_->Gather(h_split_.view(), rows, hidden));
-  return pass_->WithBatch(rows, [&](const kernels::Batch& batch) {
-    return fill.Run(pass_->stream(), {hidden, &batch, &pass_->cache(), &pass_->workspace(), {}});
-  });
+  runtime::FillPass::Args args;
+  args.rows.hidden = Chunk(static_cast<int64_t>(rows.size()));
+  RF_RETURN_IF_ERROR(pass_->Gather(h_split_.view(), rows, args.rows.hidden));
+  if (fill.needs_previous()) {
+    std::vector<int32_t> previous;
+    previous.reserve(rows.size());
+    for (int32_t row : rows) {
+      const bool outlier = std::binary_search(outliers_.begin(), outliers_.end(), row - 1);
+      previous.push_back(static_cast<int32_t>(ridge::PreviousRow(row, outlier)));
+    }
+    args.rows.previous = previous_.view().Rows(0, static_cast<int64_t>(rows.size()));
+    RF_RETURN_IF_ERROR(pass_->Gather(h_split_.view(), previous, args.rows.previous));
+  }
+  args.positions = rows;
+  args.block_table = pass_->block_table();
+  args.cache = &pass_->cache();
+  args.workspace = &pass_->workspace();
+  RF_RETURN_IF_ERROR(fill.Run(pass_->stream(), args));
+  return pass_->backend().Synchronize(pass_->stream());
 }
 
 absl::Status FilledForward::RunExactRows() {

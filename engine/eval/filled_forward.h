@@ -50,11 +50,11 @@ class FilledForward {
   const int split_;
   const int64_t chunk_rows_;
   std::unique_ptr<runtime::SequencePass> pass_;
-  kernels::Tensor h_split_;  // f32 [max_tokens, d]: h_S
-  kernels::Tensor chunk_;    // f32 [chunk, d]
-  kernels::Tensor late_;     // f32 [max_tokens, d]: row i left the last layer for exact_rows_[i]
-  kernels::Tensor logits_;   // f32 [slice, vocab]
-  std::vector<int32_t> ids_, exact_rows_;
+  kernels::Tensor h_split_;           // f32 [max_tokens, d]: h_S
+  kernels::Tensor chunk_, previous_;  // f32 [chunk, d]: rows to fill, and those before them
+  kernels::Tensor late_;              // f32 [max_tokens, d]: row i left the last layer for exact_rows_[i]
+  kernels::Tensor logits_;            // f32 [slice, vocab]
+  std::vector<int32_t> ids_, exact_rows_, outliers_;
   std::vector<float> norms_;
 };
 

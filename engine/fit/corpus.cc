@@ -66,15 +66,8 @@ absl::StatusOr<std::vector<Document>> LoadCorpus(const tokenizer::Tokenizer& tok
   return documents;
 }
 
-std::string DocumentsDigest(const std::vector<Document>& documents) {
-  base::Sha256 digest;
-  for (const Document& document : documents) {
-    const int64_t size = static_cast<int64_t>(document.ids.size());
-    digest.Update({reinterpret_cast<const char*>(&size), sizeof(size)});
-    digest.Update(
-        {reinterpret_cast<const char*>(document.ids.data()), document.ids.size() * sizeof(int32_t)});
-  }
-  return digest.HexDigest();
+std::string TokensDigest(absl::Span<const int32_t> ids) {
+  return base::Sha256Hex({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t)});
 }
 
 }  // namespace ridgefill::fit

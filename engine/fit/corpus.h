@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace ridgefill::fit {
@@ -27,7 +28,7 @@ struct CorpusOptions {
 absl::StatusOr<std::vector<Document>> LoadCorpus(const tokenizer::Tokenizer& tokenizer,
                                                  const std::string& folder, const CorpusOptions& options);
 
-// sha256 over the documents' tokens, in order.
-std::string DocumentsDigest(const std::vector<Document>& documents);
+// sha256 of a document's tokens.
+std::string TokensDigest(absl::Span<const int32_t> ids);
 
 }  // namespace ridgefill::fit

@@ -6,23 +6,21 @@
 #include <memory>
 #include <set>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/status.h"
-#include "engine/fit/accumulator.h"
+#include "engine/fit/collector.h"
 #include "engine/fit/held_out_report.h"
+#include "engine/fit/row_file.h"
+#include "engine/fit/samples.h"
 #include "engine/fit/solver.h"
-#include "engine/fit/sums.h"
 #include "engine/ridge/device_maps.h"
 
 namespace ridgefill::fit {
 namespace {
-
-// The sample behind the median norm: text of many documents, half a minute of nobody's time.
-constexpr size_t kMedianDocuments = 8;
-constexpr size_t kMedianRows = 1024;
 
 absl::Status BadOption(absl::string_view reason, absl::string_view message) {
   return base::Error(absl::StatusCode::kInvalidArgument, reason, message);
@@ -36,6 +34,13 @@ absl::Status CheckOptions(const model::ModelConfig& config, const std::vector<Do
   }
   if (o.dtype != "bf16" && o.dtype != "int8") {
     return BadOption("FIT_DTYPE", absl::StrCat("dtype must be bf16 or int8, got ", o.dtype));
+  }
+  if (o.mixture < 1 || o.mixture > 1024) {
+    return BadOption("FIT_MIXTURE", absl::StrCat("a mixture has 1 to 1024 maps, got ", o.mixture));
+  }
+  if (o.mass_distance < 1) {
+    return BadOption("FIT_MASS_DISTANCE",
+                     absl::StrCat("mass_distance must be at least 1, got ", o.mass_distance));
   }
   if (o.out.empty()) return BadOption("FIT_OUT", "no output folder given");
   if (o.rows < 0 || (o.rows == 0 && o.merge.empty())) {
@@ -75,26 +80,42 @@ class Fitter {
       : model_(model), documents_(documents), options_(options) {}
 
   absl::StatusOr<FitResult> Run(const base::ModelIdentity& identity) {
-    RF_RETURN_IF_ERROR(MakeFolder());
-    RF_RETURN_IF_ERROR(Start(identity));
-    RF_RETURN_IF_ERROR(AccumulateDocuments());
+    SetKey(identity);
+    RF_RETURN_IF_ERROR(MakeFolders());
+    RF_RETURN_IF_ERROR(CollectRows());
     RF_RETURN_IF_ERROR(Merge());
-    RF_RETURN_IF_ERROR(SolveAndStore());
+    RF_RETURN_IF_ERROR(SolveLayers());
+    RF_RETURN_IF_ERROR(Store());
     RF_RETURN_IF_ERROR(Report());
+    if (options_.rows_folder.empty()) RemoveRows();
     return std::move(result_);
   }
 
  private:
-  absl::Status MakeFolder() {
-    std::error_code error;
-    std::filesystem::create_directories(options_.out, error);
-    if (!error) return absl::OkStatus();
-    return base::Error(absl::StatusCode::kUnavailable, "FILE_ERROR",
-                       absl::StrCat("cannot create ", options_.out, ": ", error.message()));
+  void SetKey(const base::ModelIdentity& identity) {
+    const model::ModelConfig& config = model_.config();
+    key_.model = identity;
+    key_.layers = config.layers;
+    key_.hidden = config.hidden;
+    key_.kv_width = config.kv_width();
+    key_.heads_kv = config.heads_kv;
+    key_.splits = {options_.split};
+    key_.mass_distance = options_.mass_distance;
   }
 
-  std::string sums_path() const {
-    return options_.sums_path.empty() ? options_.out + "/sums.safetensors" : options_.sums_path;
+  std::string rows_folder() const {
+    return options_.rows_folder.empty() ? options_.out + "/rows" : options_.rows_folder;
+  }
+
+  absl::Status MakeFolders() {
+    for (const std::string& folder : {options_.out, rows_folder()}) {
+      std::error_code error;
+      std::filesystem::create_directories(folder, error);
+      if (!error) continue;
+      return base::Error(absl::StatusCode::kUnavailable, "FILE_ERROR",
+                         absl::StrCat("cannot create ", folder, ": ", error.message()));
+    }
+    return absl::OkStatus();
   }
 
   // Documents in the order of their turn: held-out ones first, so that more rows later only add to the end.
@@ -117,160 +138,194 @@ class Fitter {
     return options_.progress ? options_.progress({stage, done, total, tokens_}) : absl::OkStatus();
   }
 
-  // Empty sums, or those of the run that was interrupted here.
-  absl::Status Start(const base::ModelIdentity& identity) {
-    const model::ModelConfig& config = model_.config();
-    SumsKey key;
-    key.model = identity;
-    key.layers = config.layers;
-    key.hidden = config.hidden;
-    key.kv_width = config.kv_width();
-    key.split = options_.split;
-    key.outlier_ratio = options_.outlier_ratio;
-    const std::string digest = DocumentsDigest(documents_);
-    if (std::filesystem::exists(sums_path())) return Resume(key, digest);
-    RF_ASSIGN_OR_RETURN(key.outlier_threshold, Threshold(key));
-    sums_.key = key;
-    sums_.corpus = options_.corpus;
-    sums_.documents_digest = digest;
-    sums_.held_out_documents = options_.held_out_documents;
-    sums_.fit = Sums(key);
-    sums_.held_out = Sums(key);
+  absl::Status CollectRows() {
+    const int64_t wanted = WantedDocuments();
+    std::unique_ptr<Collector> collector;  // made when there is something to do
+    for (int64_t i = 0; i < wanted; ++i) {
+      const std::string path =
+          absl::StrCat(rows_folder(), "/", absl::Dec(i, absl::kZeroPad5), ".safetensors");
+      int64_t tokens = 0;
+      if (std::filesystem::exists(path)) {
+        ++result_.resumed_documents;
+      } else {
+        if (collector == nullptr) {
+          RF_ASSIGN_OR_RETURN(collector,
+                              Collector::Create(model_, key_, LongestDocument(), options_.chunk_rows));
+        }
+        RF_RETURN_IF_ERROR(Collect(*collector, i, path));
+        tokens = static_cast<int64_t>(documents_[i].ids.size());
+      }
+      RF_RETURN_IF_ERROR(Take(path, i));
+      RF_RETURN_IF_ERROR(Progress(FitStage::kRows, i + 1, wanted, tokens));
+    }
     return absl::OkStatus();
   }
 
-  absl::Status Resume(SumsKey key, const std::string& digest) {
-    RF_ASSIGN_OR_RETURN(sums_, LoadSums(sums_path()));
-    // The threshold was estimated by the run that began.
-    key.outlier_threshold =
-        options_.outlier_threshold > 0 ? options_.outlier_threshold : sums_.key.outlier_threshold;
-    const std::string hint = absl::StrCat("cannot go on with ", sums_path(), " (remove it to start anew)");
-    if (absl::Status status = CheckSameKey(key, sums_.key); !status.ok())
+  absl::Status Collect(Collector& collector, int64_t i, const std::string& path) {
+    RF_ASSIGN_OR_RETURN(DocumentRows rows, collector.Collect(documents_[i].ids));
+    rows.corpus = options_.corpus;
+    rows.digest = TokensDigest(documents_[i].ids);
+    rows.held_out = i < options_.held_out_documents;
+    return SaveRows(path, key_, rows);
+  }
+
+  // A file of this run's document i, perhaps of an earlier start.
+  absl::Status Take(const std::string& path, int64_t i) {
+    const std::string hint = absl::StrCat("cannot go on with ", path, " (remove its folder to start anew)");
+    auto opened = RowFile::Open(path);
+    if (!opened.ok()) return base::WithContext(opened.status(), hint);
+    const RowFile& file = **opened;
+    if (absl::Status status = CheckSameKey(key_, file.key()); !status.ok()) {
       return base::WithContext(status, hint);
-    if (sums_.documents_digest != digest || sums_.held_out_documents != options_.held_out_documents) {
-      return base::Error(absl::StatusCode::kFailedPrecondition, "SUMS_OTHER_DOCUMENTS",
+    }
+    if (file.digest() != TokensDigest(documents_[i].ids) ||
+        file.held_out() != (i < options_.held_out_documents)) {
+      return base::Error(absl::StatusCode::kFailedPrecondition, "ROWS_OTHER_DOCUMENTS",
                          absl::StrCat(hint, ": it was begun over other documents"));
     }
-    result_.resumed_documents = sums_.documents_done;
-    return absl::OkStatus();
+    return Add(*std::move(opened));
   }
 
-  absl::StatusOr<float> Threshold(const SumsKey& key) {
-    if (options_.outlier_threshold > 0) return options_.outlier_threshold;
-    if (!options_.merge.empty()) {
-      RF_ASSIGN_OR_RETURN(const SumsFile other, LoadSums(options_.merge.front()));
-      return other.key.outlier_threshold;
+  absl::Status Add(std::unique_ptr<RowFile> file) {
+    if (!counted_.insert(file->digest()).second) {
+      return base::Error(
+          absl::StatusCode::kFailedPrecondition, "ROWS_SAME_DOCUMENTS",
+          absl::StrCat(file->path(),
+                       ": its document is one of this run or of another merged folder, and would "
+                       "be counted twice"));
     }
-    RF_ASSIGN_OR_RETURN(const auto walker,
-                        RowWalker::Create(model_, key.split, 0, kMedianRows, options_.chunk_rows));
-    std::vector<float> norms;
-    const size_t count = std::min(kMedianDocuments, documents_.size());
-    for (size_t i = 0; i < count; ++i) {
-      const auto sample = absl::MakeConstSpan(documents_[i].ids).subspan(0, kMedianRows);
-      RF_ASSIGN_OR_RETURN(const std::vector<float> more, walker->Norms(sample));
-      norms.insert(norms.end(), more.begin() + 1, more.end());  // row 0 is an outlier by rule
-      RF_RETURN_IF_ERROR(Progress(FitStage::kOutliers, static_cast<int64_t>(i + 1),
-                                  static_cast<int64_t>(count), static_cast<int64_t>(sample.size())));
+    if (corpora_.insert(file->corpus()).second) {
+      absl::StrAppend(&corpus_, corpus_.empty() ? "" : " + ", file->corpus());
     }
-    const auto middle = norms.begin() + static_cast<int64_t>(norms.size() / 2);
-    std::nth_element(norms.begin(), middle, norms.end());
-    return options_.outlier_ratio * *middle;
-  }
-
-  absl::Status AccumulateDocuments() {
-    const int64_t wanted = WantedDocuments();
-    if (sums_.documents_done >= wanted) return absl::OkStatus();
-    RF_ASSIGN_OR_RETURN(const auto accumulator,
-                        SumsAccumulator::Create(model_, sums_.key, LongestDocument(), options_.chunk_rows));
-    while (sums_.documents_done < wanted) {
-      const std::vector<int32_t>& ids = documents_[sums_.documents_done].ids;
-      const bool held_out = sums_.documents_done < sums_.held_out_documents;
-      RF_RETURN_IF_ERROR(accumulator->Add(ids, held_out ? sums_.held_out : sums_.fit));
-      ++sums_.documents_done;
-      const bool last = sums_.documents_done == wanted;
-      if (last || sums_.documents_done % options_.save_every == 0)
-        RF_RETURN_IF_ERROR(SaveSums(sums_path(), sums_));
-      RF_RETURN_IF_ERROR(
-          Progress(FitStage::kSums, sums_.documents_done, wanted, static_cast<int64_t>(ids.size())));
-    }
+    (file->held_out() ? held_out_ : fit_).push_back(file.get());
+    files_.push_back(std::move(file));
     return absl::OkStatus();
   }
 
   absl::Status Merge() {
-    std::set<std::string> counted = {sums_.documents_digest};
-    for (const std::string& path : options_.merge) {
-      RF_ASSIGN_OR_RETURN(const SumsFile other, LoadSums(path));
-      if (absl::Status status = CheckSameKey(sums_.key, other.key); !status.ok()) {
-        return base::WithContext(status, absl::StrCat("cannot merge ", path));
+    for (const std::string& folder : options_.merge) {
+      std::vector<std::string> paths;
+      std::error_code error;
+      for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+        if (entry.path().extension() == ".safetensors") paths.push_back(entry.path());
       }
-      if (!counted.insert(other.documents_digest).second) {
-        return base::Error(
-            absl::StatusCode::kFailedPrecondition, "SUMS_SAME_DOCUMENTS",
-            absl::StrCat("cannot merge ", path,
-                         ": its documents are those of this run or of another merged file, and "
-                         "would be counted twice"));
+      if (paths.empty()) {
+        return base::Error(absl::StatusCode::kNotFound, "ROWS_EMPTY",
+                           absl::StrCat("cannot merge ", folder, ": no file of rows in it"));
       }
-      RF_RETURN_IF_ERROR(Add(other.fit, sums_.fit));
-      RF_RETURN_IF_ERROR(Add(other.held_out, sums_.held_out));
-      absl::StrAppend(&sums_.corpus, sums_.corpus.empty() ? "" : " + ", other.corpus);
+      std::sort(paths.begin(), paths.end());
+      for (const std::string& path : paths) {
+        auto file = RowFile::Open(path);
+        absl::Status status = file.ok() ? CheckSameKey(key_, (*file)->key()) : file.status();
+        if (status.ok()) status = Add(*std::move(file));
+        if (!status.ok()) return base::WithContext(status, absl::StrCat("cannot merge ", path));
+      }
     }
     return absl::OkStatus();
   }
 
-  absl::Status SolveAndStore() {
-    const int64_t needed = kRowsPerDimension * sums_.key.hidden;
-    if (sums_.fit.rows < needed) {
-      result_.warnings.push_back(absl::StrCat("fitted on ", sums_.fit.rows, " rows; at least ", needed, " (",
-                                              kRowsPerDimension, " per input dimension) are advised"));
+  absl::Status SolveLayers() {
+    const std::vector<const RowFile*> all = AllFiles();
+    threshold_ = options_.outlier_threshold > 0
+                     ? options_.outlier_threshold
+                     : OutlierThreshold(all, options_.split, options_.outlier_ratio);
+    Samples fit = MakeSamples(fit_, options_.split, threshold_, options_.previous_row);
+    Samples held_out = MakeSamples(held_out_, options_.split, threshold_, options_.previous_row);
+    fit_rows_ = static_cast<int64_t>(fit.rows.size());
+    WarnOfFewRows(fit.inputs);
+    if (options_.mixture > 1) {
+      if (fit_rows_ < options_.mixture) {
+        return BadOption("FIT_MIXTURE",
+                         absl::StrCat("a mixture of ", options_.mixture, " maps from ", fit_rows_, " rows"));
+      }
+      gate_ = FindClusters(fit, key_.hidden, options_.mixture, options_.seed);
+      SortByMap(gate_, fit);
+      SortByMap(gate_, held_out);
     }
-    RF_RETURN_IF_ERROR(Progress(FitStage::kSolve, 0, 1, 0));
-    SolveOptions options;
-    options.threads = model_.backend().capabilities().threads;
-    RF_ASSIGN_OR_RETURN(solved_, Solve(sums_.key, sums_.fit, sums_.held_out, options));
-    FillManifest();
-    RF_RETURN_IF_ERROR(Store());
-    return Progress(FitStage::kSolve, 1, 1, 0);
+    RF_ASSIGN_OR_RETURN(const auto solver, Solver::Create(fit, held_out, {}));
+    const int threads = model_.backend().capabilities().threads;
+    for (int layer = options_.split + 1; layer < key_.layers; layer += threads) {
+      RF_RETURN_IF_ERROR(SolveSome(*solver, fit, held_out, layer, std::min(layer + threads, key_.layers)));
+    }
+    return absl::OkStatus();
   }
 
-  void FillManifest() {
-    ridge::MapSetManifest& m = result_.manifest;
-    m.model = sums_.key.model;
-    m.layers = sums_.key.layers;
-    m.hidden = sums_.key.hidden;
-    m.kv_width = sums_.key.kv_width;
-    m.split = sums_.key.split;
-    m.dtype = options_.dtype;
-    m.tail_default = options_.tail_default;
-    m.tail_minimum = options_.tail_minimum;
-    m.min_bulk = options_.min_bulk;
-    m.outlier_ratio = sums_.key.outlier_ratio;
-    m.outlier_threshold = sums_.key.outlier_threshold;
-    m.fit_rows = sums_.fit.rows;
-    m.fit_corpus = sums_.corpus;
+  // Layers [begin, end), each on a thread of its own.
+  absl::Status SolveSome(const Solver& solver, const Samples& fit, const Samples& held_out, int begin,
+                         int end) {
+    std::vector<absl::StatusOr<SolvedLayer>> solved(end - begin, absl::InternalError("not solved"));
+    std::vector<std::thread> threads;
+    for (int layer = begin; layer < end; ++layer) {
+      threads.emplace_back(
+          [&, layer] { solved[layer - begin] = solver.Solve(Layer(fit, layer), Layer(held_out, layer)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (int layer = begin; layer < end; ++layer) {
+      RF_RETURN_IF_ERROR(solved[layer - begin].status());
+      solved_.push_back(*std::move(solved[layer - begin]));
+      solved_.back().map.layer = layer;
+    }
+    return Progress(FitStage::kSolve, end - options_.split - 1, key_.layers - options_.split - 1, 0);
+  }
+
+  std::vector<const RowFile*> AllFiles() const {
+    std::vector<const RowFile*> all;
+    for (const auto& file : files_) all.push_back(file.get());
+    return all;
+  }
+
+  void WarnOfFewRows(int64_t inputs) {
+    const int64_t needed = kRowsPerDimension * inputs;
+    if (fit_rows_ >= needed) return;
+    result_.warnings.push_back(absl::StrCat("fitted on ", fit_rows_, " rows; at least ", needed, " (",
+                                            kRowsPerDimension, " per input dimension) are advised"));
+  }
+
+  LayerSamples Layer(const Samples& samples, int layer) const {
+    return {Targets(samples, layer), options_.weigh_rows ? Weights(samples, layer) : std::vector<float>()};
   }
 
   absl::Status Store() {
+    ridge::MapSetManifest& m = result_.manifest;
+    m.model = key_.model;
+    m.layers = key_.layers;
+    m.hidden = key_.hidden;
+    m.kv_width = key_.kv_width;
+    m.split = options_.split;
+    m.dtype = options_.dtype;
+    m.mixture = options_.mixture;
+    m.previous_row = options_.previous_row;
+    m.tail_default = options_.tail_default;
+    m.tail_minimum = options_.tail_minimum;
+    m.min_bulk = options_.min_bulk;
+    m.outlier_ratio = options_.outlier_ratio;
+    m.outlier_threshold = threshold_;
+    m.fit_rows = fit_rows_;
+    m.fit_corpus = corpus_;
+    m.fit_weighted = options_.weigh_rows;
     std::vector<ridge::LayerMap> maps;
     for (const SolvedLayer& layer : solved_) maps.push_back(layer.map);
-    return ridge::SaveMapSet(options_.out, result_.manifest, maps);
+    return ridge::SaveMapSet(options_.out, m, maps, gate_);
   }
 
   // From the stored file: what bf16 or int8 lost is in the figures.
   absl::Status Report() {
     RF_ASSIGN_OR_RETURN(const auto stored, ridge::MapSet::Load(options_.out));
     RF_ASSIGN_OR_RETURN(const auto maps, ridge::DeviceMaps::Load(*stored, model_.backend()));
-    const int64_t total = sums_.held_out_documents;
+    const int64_t total = static_cast<int64_t>(held_out_.size());
     ReportOptions options;
     options.chunk_rows = options_.chunk_rows;
-    options.progress = [&](int64_t done) {
-      return Progress(FitStage::kReport, done, total, static_cast<int64_t>(documents_[done - 1].ids.size()));
-    };
-    const auto held_out = absl::MakeConstSpan(documents_).subspan(0, total);
-    RF_ASSIGN_OR_RETURN(result_.manifest.report, HeldOutReport(model_, *maps, held_out, options));
+    options.progress = [&](int64_t done) { return Progress(FitStage::kReport, done, total, 0); };
+    RF_ASSIGN_OR_RETURN(result_.manifest.report, HeldOutReport(model_, *maps, held_out_, options));
     for (size_t i = 0; i < solved_.size(); ++i) {
-      RF_CHECK(result_.manifest.report[i].layer == solved_[i].map.layer);
-      result_.manifest.report[i].k_penalty = solved_[i].k_penalty;
-      result_.manifest.report[i].v_penalty = solved_[i].v_penalty;
+      ridge::LayerReport& report = result_.manifest.report[i];
+      RF_CHECK(report.layer == solved_[i].map.layer);
+      report.k_penalty = solved_[i].k.penalty;
+      report.v_penalty = solved_[i].v.penalty;
+      report.k_shrinkage = solved_[i].k.shrinkage;
+      report.v_shrinkage = solved_[i].v.shrinkage;
+      report.k_residual = solved_[i].k.residual;
+      report.v_residual = solved_[i].v.residual;
     }
     RF_RETURN_IF_ERROR(Store());
     RF_ASSIGN_OR_RETURN(const auto reread, ridge::MapSet::Load(options_.out));
@@ -278,10 +333,23 @@ class Fitter {
     return absl::OkStatus();
   }
 
+  void RemoveRows() {
+    files_.clear();
+    std::error_code ignored;
+    std::filesystem::remove_all(rows_folder(), ignored);
+  }
+
   const model::Model& model_;
   const std::vector<Document>& documents_;
   const FitOptions& options_;
-  SumsFile sums_;
+  RowsKey key_;
+  std::vector<std::unique_ptr<RowFile>> files_;
+  std::vector<const RowFile*> fit_, held_out_;
+  std::set<std::string> counted_, corpora_;
+  std::string corpus_;
+  float threshold_ = 0;
+  int64_t fit_rows_ = 0;
+  ridge::Gate gate_;
   std::vector<SolvedLayer> solved_;
   FitResult result_;
   int64_t tokens_ = 0;
@@ -291,10 +359,8 @@ class Fitter {
 
 absl::string_view Name(FitStage stage) {
   switch (stage) {
-    case FitStage::kOutliers:
-      return "outliers";
-    case FitStage::kSums:
-      return "sums";
+    case FitStage::kRows:
+      return "rows";
     case FitStage::kSolve:
       return "solve";
     case FitStage::kReport:

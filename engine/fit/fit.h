@@ -1,9 +1,8 @@
-// Fits a map set: calibration text through the exact model into sums, sums into maps, maps onto disk, and the
-// report of what was stored (docs/method.md, "The map").
+// Fits a map set: calibration text through the exact model into rows on disk, rows into maps, maps onto disk,
+// and the report of what was stored (docs/method.md, "The map").
 //
-// A run saves its sums beside the maps and takes them up again when it is started anew over the same
-// documents, with the same result as if it had never stopped. Sums of other runs (other text, other machines)
-// can be merged.
+// A run that was stopped goes on with the rows that are there, with the same result as if it had never
+// stopped. Rows of other runs (other text, other machines) can be merged.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +23,13 @@ namespace ridgefill::fit {
 // Input rows that a fit should have per input dimension at least.
 inline constexpr int64_t kRowsPerDimension = 40;
 
-enum class FitStage : uint8_t { kOutliers, kSums, kSolve, kReport };
-absl::string_view Name(FitStage stage);  // "outliers", "sums", "solve", "report"
+enum class FitStage : uint8_t { kRows, kSolve, kReport };
+absl::string_view Name(FitStage stage);  // "rows", "solve", "report"
 
 struct FitProgress {
-  FitStage stage = FitStage::kOutliers;
-  int64_t done = 0, total = 0;  // documents of this stage
-  int64_t tokens = 0;           // gone through the model since the start, over all stages
+  FitStage stage = FitStage::kRows;
+  int64_t done = 0, total = 0;  // documents, of kSolve layers
+  int64_t tokens = 0;           // gone through the model since the start
 };
 
 struct FitOptions {
@@ -38,20 +37,24 @@ struct FitOptions {
   int64_t rows = 98304;            // prompt rows to fit on, held-out ones apart; rounded up to documents
   int64_t held_out_documents = 4;  // the corpus's first ones, never fitted
   std::string out;                 // folder of the map set
-  std::string sums_path;           // empty: <out>/sums.safetensors
-  // Sums files of runs over other documents, added before solving.
+  // Where the rows are kept for another run; empty: <out>/rows, removed when the map set is stored.
+  std::string rows_folder;
+  // Folders of rows of other runs over other documents, solved together with these.
   std::vector<std::string> merge;
   std::string dtype = "bf16";  // "bf16" or "int8"
   std::string corpus;          // provenance, for people
-  // Times the median norm of h_S over the calibration text; rows beyond are outliers.
+  // Rows weigh what later rows attend to them.
+  bool weigh_rows = true;
+  int mixture = 8;           // maps per layer; 1: one for all rows
+  bool previous_row = true;  // h_S of the row before is an input too
+  uint64_t seed = 7;         // of the mixture's clusters
+  // Times the median norm of h_S over the rows; rows beyond are outliers.
   float outlier_ratio = 3.0f;
-  // The absolute norm instead; 0: taken from `merge` if there is any, else estimated from the first rows of a
-  // few documents. Runs that are to be merged need the same.
-  float outlier_threshold = 0.0f;
+  float outlier_threshold = 0.0f;                             // the absolute norm instead, unless 0
+  int64_t mass_distance = 256;                                // RowsKey
   int tail_default = 512, tail_minimum = 64, min_bulk = 512;  // go into the manifest
   int64_t chunk_rows = 1024;
-  int save_every = 8;  // documents between two saves of the sums
-  // Called now and then from the calling thread; an error stops the run at once (sums stay as last saved).
+  // Called now and then from the calling thread; an error stops the run at once.
   std::function<absl::Status(const FitProgress&)> progress;
 };
 
@@ -62,7 +65,7 @@ struct FitResult {
 };
 
 // `documents` are in a fixed order (LoadCorpus). Errors: INVALID_ARGUMENT (FIT_...) for options that make no
-// sense, FAILED_PRECONDITION (SUMS_...) for sums of something else, CANCELLED or whatever `progress` gave.
+// sense, FAILED_PRECONDITION (ROWS_...) for rows of something else, CANCELLED or whatever `progress` gave.
 absl::StatusOr<FitResult> FitMaps(const model::Model& model, const base::ModelIdentity& identity,
                                   const std::vector<Document>& documents, const FitOptions& options);
 

@@ -5,8 +5,9 @@
 #include <memory>
 
 #include "engine/base/status.h"
-#include "engine/fit/accumulator.h"
+#include "engine/fit/samples.h"
 #include "engine/runtime/fill_pass.h"
+#include "engine/runtime/host_bytes.h"
 
 namespace ridgefill::fit {
 namespace {
@@ -51,45 +52,45 @@ struct Score {
 class Reporter {
  public:
   static absl::StatusOr<std::unique_ptr<Reporter>> Create(const model::Model& model,
-                                                          const ridge::DeviceMaps& maps, int64_t max_tokens,
-                                                          int64_t rows) {
+                                                          const ridge::DeviceMaps& maps, int64_t rows) {
     const ridge::MapSetManifest& manifest = maps.manifest();
-    auto out = std::make_unique<Reporter>(model, manifest.split);
+    auto out = std::make_unique<Reporter>(model, manifest, rows);
     kernels::Backend& backend = model.backend();
-    RF_ASSIGN_OR_RETURN(
-        out->walker_, RowWalker::Create(model, manifest.split, manifest.outlier_threshold, max_tokens, rows));
     RF_ASSIGN_OR_RETURN(out->ridge_, runtime::FillPass::Create(model, maps, rows));
     RF_ASSIGN_OR_RETURN(out->identity_, runtime::FillPass::CreateIdentity(model, manifest.split, rows));
     RF_ASSIGN_OR_RETURN(out->workspace_, model.NewWorkspace(rows));
-    RF_ASSIGN_OR_RETURN(out->predicted_, backend.Allocate(backend.capabilities().activation_dtype,
+    RF_ASSIGN_OR_RETURN(out->hidden_, backend.Allocate(kernels::DType::kF32, {rows, manifest.hidden}));
+    RF_ASSIGN_OR_RETURN(out->previous_, backend.Allocate(kernels::DType::kF32, {rows, manifest.hidden}));
+    RF_ASSIGN_OR_RETURN(out->predicted_, backend.Allocate(kernels::DType::kF32,
                                                           {rows, 2 * int64_t{model.config().kv_width()}}));
     return out;
   }
 
-  Reporter(const model::Model& model, int split)
-      : config_(model.config()),
-        split_(split),
-        ridge_scores_(config_.layers),
-        identity_scores_(config_.layers) {}
+  Reporter(const model::Model& model, const ridge::MapSetManifest& manifest, int64_t rows)
+      : model_(model),
+        manifest_(manifest),
+        chunk_rows_(rows),
+        stream_(model.backend().NewStream()),
+        ridge_scores_(manifest.layers),
+        identity_scores_(manifest.layers) {}
 
-  absl::Status Add(absl::Span<const int32_t> document) {
-    TensorView hidden;
-    return walker_->Walk(
-        document,
-        [&](const ChunkRows& rows) {
-          hidden = rows.hidden;
-          return absl::OkStatus();
-        },
-        [&](int layer, const TensorView& kv) -> absl::Status {
-          RF_ASSIGN_OR_RETURN(const std::vector<float> want, walker_->pass().Floats(kv));
-          RF_RETURN_IF_ERROR(AddFill(*ridge_, layer, hidden, want, ridge_scores_[layer]));
-          return AddFill(*identity_, layer, hidden, want, identity_scores_[layer]);
-        });
+  absl::Status Add(const RowFile& file) {
+    const RowFile* const files[] = {&file};
+    const Samples samples =
+        MakeSamples(files, manifest_.split, manifest_.outlier_threshold, manifest_.previous_row);
+    const int64_t count = static_cast<int64_t>(samples.rows.size());
+    for (int layer = manifest_.split + 1; layer < manifest_.layers; ++layer) {
+      const std::vector<float> targets = Targets(samples, layer);
+      for (int64_t begin = 0; begin < count; begin += chunk_rows_) {
+        RF_RETURN_IF_ERROR(AddRows(samples, targets, layer, begin, std::min(chunk_rows_, count - begin)));
+      }
+    }
+    return absl::OkStatus();
   }
 
   std::vector<ridge::LayerReport> Result() const {
     std::vector<ridge::LayerReport> out;
-    for (int layer = split_ + 1; layer < config_.layers; ++layer) {
+    for (int layer = manifest_.split + 1; layer < manifest_.layers; ++layer) {
       const Score &filled = ridge_scores_[layer], &identity = identity_scores_[layer];
       ridge::LayerReport report;
       report.layer = layer;
@@ -103,22 +104,54 @@ class Reporter {
   }
 
  private:
-  absl::Status AddFill(runtime::FillPass& fill, int layer, const TensorView& hidden,
+  absl::Status AddRows(const Samples& samples, const std::vector<float>& targets, int layer, int64_t begin,
+                       int64_t count) {
+    const int64_t columns = predicted_.view().dim(1);
+    runtime::FillPass::Rows rows;
+    RF_ASSIGN_OR_RETURN(rows.hidden, Upload(samples, begin, count, 0, hidden_));
+    if (manifest_.previous_row) {
+      RF_ASSIGN_OR_RETURN(rows.previous, Upload(samples, begin, count, manifest_.hidden, previous_));
+    }
+    const std::vector<float> want(targets.begin() + begin * columns,
+                                  targets.begin() + (begin + count) * columns);
+    RF_RETURN_IF_ERROR(AddFill(*ridge_, layer, rows, want, ridge_scores_[layer]));
+    return AddFill(*identity_, layer, rows, want, identity_scores_[layer]);
+  }
+
+  // Columns [column, column + d) of some samples' inputs.
+  absl::StatusOr<TensorView> Upload(const Samples& samples, int64_t begin, int64_t count, int64_t column,
+                                    const kernels::Tensor& buffer) {
+    std::vector<float> host;
+    for (int64_t row = begin; row < begin + count; ++row) {
+      const auto from = samples.x.begin() + row * samples.inputs + column;
+      host.insert(host.end(), from, from + manifest_.hidden);
+    }
+    const TensorView view = buffer.view().Rows(0, count);
+    RF_RETURN_IF_ERROR(
+        model_.backend().CopyFromHost(*stream_, runtime::HostBytes(absl::MakeConstSpan(host)), view));
+    RF_RETURN_IF_ERROR(model_.backend().Synchronize(*stream_));
+    return view;
+  }
+
+  absl::Status AddFill(runtime::FillPass& fill, int layer, const runtime::FillPass::Rows& rows,
                        const std::vector<float>& want, Score& score) {
-    runtime::SequencePass& pass = walker_->pass();
-    const TensorView kv = predicted_.view().Rows(0, hidden.dim(0));
-    RF_RETURN_IF_ERROR(fill.Predict(pass.stream(), *workspace_, layer, hidden, kv));
-    RF_ASSIGN_OR_RETURN(const std::vector<float> got, pass.Floats(kv));
-    score.Add(want, got, config_.kv_width(), config_.head_dim);
+    const TensorView kv = predicted_.view().Rows(0, rows.hidden.dim(0));
+    std::vector<float> got(want.size());
+    RF_RETURN_IF_ERROR(fill.Predict(*stream_, *workspace_, layer, rows, kv));
+    RF_RETURN_IF_ERROR(model_.backend().CopyToHost(*stream_, kv, runtime::HostBytes(absl::MakeSpan(got))));
+    RF_RETURN_IF_ERROR(model_.backend().Synchronize(*stream_));
+    score.Add(want, got, model_.config().kv_width(), model_.config().head_dim);
     return absl::OkStatus();
   }
 
-  const model::ModelConfig& config_;
-  const int split_;
-  std::unique_ptr<RowWalker> walker_;
+  const model::Model& model_;
+  const ridge::MapSetManifest& manifest_;
+  const int64_t chunk_rows_;
+  std::unique_ptr<kernels::Stream> stream_;
   std::unique_ptr<runtime::FillPass> ridge_, identity_;
-  std::unique_ptr<model::Workspace> workspace_;        // the walker's is in use while its targets are shown
-  kernels::Tensor predicted_;                          // activation dtype [chunk, 2 * kv_width]
+  std::unique_ptr<model::Workspace> workspace_;
+  kernels::Tensor hidden_, previous_;                  // f32 [chunk, d]
+  kernels::Tensor predicted_;                          // f32 [chunk, 2 * kv_width]
   std::vector<Score> ridge_scores_, identity_scores_;  // by layer
 };
 
@@ -126,14 +159,12 @@ class Reporter {
 
 absl::StatusOr<std::vector<ridge::LayerReport>> HeldOutReport(const model::Model& model,
                                                               const ridge::DeviceMaps& maps,
-                                                              absl::Span<const Document> documents,
+                                                              absl::Span<const RowFile* const> documents,
                                                               const ReportOptions& options) {
-  size_t longest = 1;
-  for (const Document& document : documents) longest = std::max(longest, document.ids.size());
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Reporter> reporter,
-                      Reporter::Create(model, maps, static_cast<int64_t>(longest), options.chunk_rows));
+                      Reporter::Create(model, maps, options.chunk_rows));
   for (size_t i = 0; i < documents.size(); ++i) {
-    RF_RETURN_IF_ERROR(reporter->Add(documents[i].ids));
+    RF_RETURN_IF_ERROR(reporter->Add(*documents[i]));
     if (options.progress) RF_RETURN_IF_ERROR(options.progress(static_cast<int64_t>(i + 1)));
   }
   return reporter->Result();

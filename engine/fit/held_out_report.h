@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "engine/fit/corpus.h"
+#include "engine/fit/row_file.h"
 #include "engine/model/model.h"
 #include "engine/ridge/device_maps.h"
 
@@ -19,11 +19,11 @@ struct ReportOptions {
   std::function<absl::Status(int64_t documents_done)> progress;
 };
 
-// The maps go through the same code as a fill, in the backend's own precision. Penalties are left 0. RoPE
-// turns K and its prediction alike, so the cosine is that of the cached K.
+// The maps go through the same code as a fill, in the backend's own precision. Penalties and shrinkages are
+// left 0. RoPE turns K and its prediction alike, so the cosine is that of the cached K.
 absl::StatusOr<std::vector<ridge::LayerReport>> HeldOutReport(const model::Model& model,
                                                               const ridge::DeviceMaps& maps,
-                                                              absl::Span<const Document> documents,
+                                                              absl::Span<const RowFile* const> documents,
                                                               const ReportOptions& options);
 
 }  // namespace ridgefill::fit

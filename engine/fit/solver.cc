@@ -1,182 +1,248 @@
 #include "engine/fit/solver.h"
 
-#include <Eigen/Cholesky>
-#include <Eigen/Core>
 #include <algorithm>
-#include <atomic>
-#include <functional>
 #include <limits>
-#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/check.h"
 #include "engine/base/status.h"
+#include "engine/fit/matrix.h"
 
 namespace ridgefill::fit {
 namespace {
 
-using Matrix = Eigen::MatrixXd;
-using Vector = Eigen::VectorXd;
-using RowMajorView = Eigen::Map<const Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
-using VectorView = Eigen::Map<const Vector>;
+constexpr int64_t kBlockRows = 4096;  // beyond, f32 products would lose digits
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-VectorView View(const std::vector<double>& v) { return VectorView(v.data(), static_cast<int64_t>(v.size())); }
-
-// Sums of one layer moved to another origin: x' = x - x0, y' = y - y0.
+// Weighted sums over some rows, x around the fit's mean.
 struct Moments {
-  Matrix xy;  // sum x' y'^T  [d, 2 * kv]
-  Vector yy;  // sum y'^2     [2 * kv]
+  double n = 0;
+  Vector x, y, yy;
+  Matrix xx, xy;
+
+  Moments() = default;
+  Moments(int64_t inputs, int64_t outputs)
+      : x(Vector::Zero(inputs)),
+        y(Vector::Zero(outputs)),
+        yy(Vector::Zero(outputs)),
+        xx(Matrix::Zero(inputs, inputs)),
+        xy(Matrix::Zero(inputs, outputs)) {}
+
+  void Add(const Moments& more) {
+    n += more.n;
+    x += more.x, y += more.y, yy += more.yy, xx += more.xx, xy += more.xy;
+  }
 };
 
-// sum (x - x0)(x - x0)^T
-Matrix InputMoments(const Sums& sums, const Vector& x0) {
-  const int64_t d = x0.size();
-  const double n = static_cast<double>(sums.rows);
-  const VectorView x = View(sums.x);
-  Matrix xx = RowMajorView(sums.xx.data(), d, d);
-  xx.noalias() -= x0 * x.transpose();
-  xx.noalias() -= x * x0.transpose();
-  xx.noalias() += n * x0 * x0.transpose();
-  return 0.5 * (xx + xx.transpose());
+// x (of one row length) and y of rows [begin, end), each row times the root of its weight.
+void AddBlock(const RowMatrix& x, const RowMatrix& y, Moments& to) {
+  Eigen::MatrixXf xx = Eigen::MatrixXf::Zero(x.cols(), x.cols());
+  xx.selfadjointView<Eigen::Lower>().rankUpdate(x.transpose());
+  to.xx.triangularView<Eigen::Lower>() += xx.cast<double>();
+  const Eigen::MatrixXf xy = x.transpose() * y;
+  to.xy += xy.cast<double>();
+  to.yy += y.cast<double>().colwise().squaredNorm().transpose();
 }
 
-Moments TargetMoments(const Sums& sums, size_t layer, const Vector& x0, const Vector& y0) {
-  const LayerSums& late = sums.late[layer];
-  const double n = static_cast<double>(sums.rows);
-  const VectorView x = View(sums.x), y = View(late.y);
-  Moments out;
-  out.xy = RowMajorView(late.xy.data(), x0.size(), y0.size());
-  out.xy.noalias() -= x0 * y.transpose();
-  out.xy.noalias() -= x * y0.transpose();
-  out.xy.noalias() += n * x0 * y0.transpose();
-  out.yy = View(late.yy) - 2 * y0.cwiseProduct(y) + n * y0.cwiseAbs2();
-  return out;
+Moments SumUp(const Samples& samples, const LayerSamples& layer, int64_t begin, int64_t end) {
+  const int64_t inputs = samples.inputs;
+  const int64_t outputs = static_cast<int64_t>(layer.y.size() / std::max<size_t>(1, samples.rows.size()));
+  Moments sums(inputs, outputs);
+  for (int64_t at = begin; at < end; at += kBlockRows) {
+    const int64_t rows = std::min(kBlockRows, end - at);
+    RowMatrix x = Eigen::Map<const RowMatrix>(samples.x.data() + at * inputs, rows, inputs);
+    RowMatrix y = Eigen::Map<const RowMatrix>(layer.y.data() + at * outputs, rows, outputs);
+    Eigen::VectorXf root = Eigen::VectorXf::Ones(rows);
+    if (!layer.weights.empty()) {
+      root = Eigen::Map<const Eigen::VectorXf>(layer.weights.data() + at, rows).cwiseSqrt();
+    }
+    x.array().colwise() *= root.array();
+    y.array().colwise() *= root.array();
+    sums.n += root.cast<double>().squaredNorm();
+    sums.x += x.cast<double>().transpose() * root.cast<double>();
+    sums.y += y.cast<double>().transpose() * root.cast<double>();
+    AddBlock(x, y, sums);
+  }
+  sums.xx.triangularView<Eigen::StrictlyUpper>() = sums.xx.transpose();
+  return sums;
 }
 
-// sum ||y' - W^T x'||^2 per column.
-Vector SquaredErrors(const Matrix& xx, const Moments& moments, const Matrix& w) {
-  const Matrix gw = xx * w;
-  return moments.yy + w.cwiseProduct(gw - 2 * moments.xy).colwise().sum().transpose();
-}
+// Around the rows' own means.
+Matrix CentredXx(const Moments& m) { return m.xx - m.x * m.x.transpose() / m.n; }
+Matrix CentredXy(const Moments& m) { return m.xy - m.x * m.y.transpose() / m.n; }
 
-void ForEachLayer(size_t layers, int threads, const std::function<void(size_t)>& work) {
-  std::atomic<size_t> next{0};
-  const auto run = [&] {
-    for (size_t i = next++; i < layers; i = next++) work(i);
-  };
-  std::vector<std::thread> helpers;
-  const int wanted = std::min(threads, static_cast<int>(layers));
-  for (int i = 1; i < wanted; ++i) helpers.emplace_back(run);
-  run();
-  for (std::thread& helper : helpers) helper.join();
-}
-
-// K or V of one layer: the best solution so far.
-struct Half {
-  double error = std::numeric_limits<double>::infinity();
-  double penalty = 0;
-  Matrix w;  // [d, kv]
+// y = w^T x + b.
+struct Affine {
+  Matrix w;  // [inputs, outputs]
+  Vector b;
 };
 
-struct LayerProblem {
-  Vector y_mean;
-  Matrix xy;         // centred, of the fit rows
-  Moments held_out;  // around the fit's means
-  Half k, v;
-};
+// Weighted squared errors per output.
+Vector Errors(const Moments& m, const Affine& map) {
+  const Matrix xxw = m.xx * map.w;
+  const Vector wx = map.w.transpose() * m.x;
+  Vector errors = m.yy - 2 * map.b.cwiseProduct(m.y) + 2 * map.b.cwiseProduct(wx) + m.n * map.b.cwiseAbs2();
+  errors += (map.w.cwiseProduct(xxw) - 2 * map.w.cwiseProduct(m.xy)).colwise().sum().transpose();
+  return errors;
+}
 
-class Solver {
+// The bias that puts the rows' mean right.
+Affine WithBias(const Moments& m, Matrix w) {
+  Vector b = (m.y - w.transpose() * m.x) / m.n;
+  return {std::move(w), std::move(b)};
+}
+
+class RidgeSolver final : public Solver {
  public:
-  Solver(const SumsKey& key, const Sums& fit, const Sums& held_out, int threads)
-      : key_(key),
-        threads_(threads),
-        x_mean_(View(fit.x) / static_cast<double>(fit.rows)),
-        gram_(InputMoments(fit, x_mean_)),
-        held_out_gram_(InputMoments(held_out, x_mean_)),
-        layers_(fit.late.size()) {
-    ForEachLayer(layers_.size(), threads_, [&](size_t i) {
-      LayerProblem& layer = layers_[i];
-      layer.y_mean = View(fit.late[i].y) / static_cast<double>(fit.rows);
-      layer.xy = TargetMoments(fit, i, x_mean_, layer.y_mean).xy;
-      layer.held_out = TargetMoments(held_out, i, x_mean_, layer.y_mean);
-    });
+  RidgeSolver(Samples fit, Samples held_out, const SolveOptions& options)
+      : fit_(std::move(fit)), held_out_(std::move(held_out)), options_(options) {
+    const int64_t inputs = fit_.inputs;
+    Eigen::Map<RowMatrix> x(fit_.x.data(), static_cast<int64_t>(fit_.rows.size()), inputs);
+    Eigen::Map<RowMatrix> held(held_out_.x.data(), static_cast<int64_t>(held_out_.rows.size()), inputs);
+    origin_ = x.cast<double>().colwise().mean().transpose();
+    x.rowwise() -= origin_.cast<float>().transpose();
+    held.rowwise() -= origin_.cast<float>().transpose();
+    origin_ = origin_.cast<float>().cast<double>();
   }
 
-  // Does nothing when the system is not positive definite.
-  void Try(double penalty) {
-    Matrix system = gram_;
-    system.diagonal().array() += penalty * gram_.trace() / static_cast<double>(gram_.rows());
-    const Eigen::LLT<Matrix> factor(system);
-    if (factor.info() != Eigen::Success) return;
-    ForEachLayer(layers_.size(), threads_, [&](size_t i) {
-      LayerProblem& layer = layers_[i];
-      const Matrix w = factor.solve(layer.xy);
-      const Vector errors = SquaredErrors(held_out_gram_, layer.held_out, w);
-      Keep(penalty, errors.head(key_.kv_width).sum(), w.leftCols(key_.kv_width), layer.k);
-      Keep(penalty, errors.tail(key_.kv_width).sum(), w.rightCols(key_.kv_width), layer.v);
-    });
-  }
-
-  bool Solved(size_t i) const { return layers_[i].k.w.size() > 0 && layers_[i].v.w.size() > 0; }
-
-  SolvedLayer Result(size_t i) const {
-    const LayerProblem& layer = layers_[i];
+  absl::StatusOr<SolvedLayer> Solve(const LayerSamples& fit, const LayerSamples& held_out) const override {
+    std::vector<Moments> parts = Parts(fit_, fit), held_parts = Parts(held_out_, held_out);
+    const Moments all = Total(parts), held = Total(held_parts);
+    if (!(all.n > 0) || !(held.n > 0)) {
+      return base::Error(absl::StatusCode::kInvalidArgument, "FIT_NO_ROWS",
+                         "no row of the documents is attended to from far enough behind: weighing rows by "
+                         "attention needs longer documents");
+    }
     SolvedLayer out;
-    out.map.layer = key_.split + 1 + static_cast<int>(i);
-    Append(layer.k.w, layer.y_mean.head(key_.kv_width), out.map);
-    Append(layer.v.w, layer.y_mean.tail(key_.kv_width), out.map);
-    out.k_penalty = layer.k.penalty;
-    out.v_penalty = layer.v.penalty;
-    out.k_residual = layer.k.error / layer.held_out.yy.head(key_.kv_width).sum();
-    out.v_residual = layer.v.error / layer.held_out.yy.tail(key_.kv_width).sum();
+    Affine global;
+    RF_RETURN_IF_ERROR(SolveGlobal(all, held, global, out));
+    std::vector<Affine> maps(parts.size(), global);
+    if (parts.size() > 1) Refine(parts, held_parts, all, global, maps, out);
+    Normalise(held, out);
+    for (const Affine& map : maps) Append(map, out.map);
     return out;
   }
 
  private:
-  static void Keep(double penalty, double error, const Eigen::Ref<const Matrix>& w, Half& half) {
-    if (!(error < half.error)) return;
-    half.error = error;
-    half.penalty = penalty;
-    half.w = w;
+  static std::vector<Moments> Parts(const Samples& samples, const LayerSamples& layer) {
+    std::vector<Moments> parts;
+    int64_t begin = 0;
+    for (int64_t end : samples.ends) {
+      parts.push_back(SumUp(samples, layer, begin, end));
+      begin = end;
+    }
+    return parts;
   }
 
-  // One row of the map per column of w.
-  void Append(const Matrix& w, const Vector& y_mean, ridge::LayerMap& map) const {
-    const Vector bias = y_mean - w.transpose() * x_mean_;
-    for (int64_t column = 0; column < w.cols(); ++column) {
-      for (int64_t i = 0; i < w.rows(); ++i) map.weight.push_back(static_cast<float>(w(i, column)));
+  static Moments Total(const std::vector<Moments>& parts) {
+    Moments total = parts.front();
+    for (size_t i = 1; i < parts.size(); ++i) total.Add(parts[i]);
+    return total;
+  }
+
+  static double Scale(const Matrix& centred) { return centred.trace() / static_cast<double>(centred.rows()); }
+
+  // One map of all rows, K and V at the penalty that is best for each.
+  absl::Status SolveGlobal(const Moments& all, const Moments& held, Affine& best, SolvedLayer& out) const {
+    const Matrix xx = CentredXx(all), xy = CentredXy(all);
+    const int64_t kv = xy.cols() / 2;
+    best = {Matrix::Zero(xx.rows(), 2 * kv), Vector::Zero(2 * kv)};
+    out.k.residual = out.v.residual = kInfinity;
+    for (double penalty : options_.penalties) {
+      Matrix system = xx;
+      system.diagonal().array() += penalty * Scale(xx);
+      const Eigen::LLT<Matrix> factor(system);
+      if (factor.info() != Eigen::Success) continue;
+      const Affine map = WithBias(all, factor.solve(xy));
+      const Vector errors = Errors(held, map);
+      const auto keep = [&](int64_t begin, SolvedHalf& half) {
+        const double error = errors.segment(begin, kv).sum();
+        if (!(error < half.residual)) return;
+        half.residual = error;
+        half.penalty = penalty;
+        best.w.middleCols(begin, kv) = map.w.middleCols(begin, kv);
+        best.b.segment(begin, kv) = map.b.segment(begin, kv);
+      };
+      keep(0, out.k);
+      keep(kv, out.v);
+    }
+    if (out.k.residual < kInfinity && out.v.residual < kInfinity) return absl::OkStatus();
+    return base::Error(absl::StatusCode::kFailedPrecondition, "FIT_SINGULAR",
+                       absl::StrCat("no penalty gives a finite map from ", fit_.rows.size(), " rows"));
+  }
+
+  // Each map's ridge on what the global map leaves over, towards zero; kept where held-out rows are better
+  // off.
+  void Refine(const std::vector<Moments>& parts, const std::vector<Moments>& held, const Moments& all,
+              const Affine& global, std::vector<Affine>& best, SolvedLayer& out) const {
+    const int64_t kv = global.b.size() / 2;
+    const double scale = Scale(CentredXx(all));
+    for (double shrinkage : options_.shrinkages) {
+      std::vector<Affine> maps;
+      Vector errors = Vector::Zero(2 * kv);
+      for (size_t i = 0; i < parts.size(); ++i) {
+        maps.push_back(Difference(parts[i], global, shrinkage * scale));
+        errors += Errors(held[i], maps.back());
+      }
+      const auto keep = [&](int64_t begin, SolvedHalf& half) {
+        const double error = errors.segment(begin, kv).sum();
+        if (!(error < half.residual)) return;
+        half.residual = error;
+        half.shrinkage = shrinkage;
+        for (size_t i = 0; i < maps.size(); ++i) {
+          best[i].w.middleCols(begin, kv) = maps[i].w.middleCols(begin, kv);
+          best[i].b.segment(begin, kv) = maps[i].b.segment(begin, kv);
+        }
+      };
+      keep(0, out.k);
+      keep(kv, out.v);
+    }
+  }
+
+  static Affine Difference(const Moments& part, const Affine& global, double penalty) {
+    if (!(part.n > 0)) return global;
+    Matrix system = CentredXx(part);
+    const Matrix left = CentredXy(part) - system * global.w;
+    system.diagonal().array() += penalty;
+    const Eigen::LLT<Matrix> factor(system);
+    if (factor.info() != Eigen::Success) return global;
+    return WithBias(part, global.w + factor.solve(left));
+  }
+
+  static void Normalise(const Moments& held, SolvedLayer& out) {
+    const Vector energy = held.yy - held.y.cwiseAbs2() / held.n;
+    const int64_t kv = energy.size() / 2;
+    out.k.residual /= energy.head(kv).sum();
+    out.v.residual /= energy.tail(kv).sum();
+  }
+
+  // One row of the map per output; the bias for inputs that are not centred.
+  void Append(const Affine& affine, ridge::LayerMap& map) const {
+    const Vector bias = affine.b - affine.w.transpose() * origin_;
+    for (int64_t column = 0; column < affine.w.cols(); ++column) {
+      for (int64_t i = 0; i < affine.w.rows(); ++i)
+        map.weight.push_back(static_cast<float>(affine.w(i, column)));
       map.bias.push_back(static_cast<float>(bias(column)));
     }
   }
 
-  const SumsKey& key_;
-  const int threads_;
-  const Vector x_mean_;
-  const Matrix gram_;           // centred, of the fit rows
-  const Matrix held_out_gram_;  // around x_mean_
-  std::vector<LayerProblem> layers_;
+  Samples fit_, held_out_;  // x around origin_
+  const SolveOptions options_;
+  Vector origin_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<SolvedLayer>> Solve(const SumsKey& key, const Sums& fit, const Sums& held_out,
-                                               const SolveOptions& options) {
-  if (fit.rows <= 0 || held_out.rows <= 0) {
-    return base::Error(
-        absl::StatusCode::kInvalidArgument, "FIT_NO_ROWS",
-        absl::StrCat("a fit needs rows and held-out rows, there are ", fit.rows, " and ", held_out.rows));
+absl::StatusOr<std::unique_ptr<Solver>> Solver::Create(Samples fit, Samples held_out,
+                                                       const SolveOptions& options) {
+  if (fit.rows.empty() || held_out.rows.empty()) {
+    return base::Error(absl::StatusCode::kInvalidArgument, "FIT_NO_ROWS",
+                       absl::StrCat("a fit needs rows and held-out rows, there are ", fit.rows.size(),
+                                    " and ", held_out.rows.size()));
   }
-  Solver solver(key, fit, held_out, options.threads);
-  for (double penalty : options.penalties) solver.Try(penalty);
-  std::vector<SolvedLayer> out;
-  for (size_t i = 0; i < fit.late.size(); ++i) {
-    if (!solver.Solved(i)) {
-      return base::Error(absl::StatusCode::kFailedPrecondition, "FIT_SINGULAR",
-                         absl::StrCat("no penalty gives a finite map of layer ", key.split + 1 + i, " from ",
-                                      fit.rows, " rows"));
-    }
-    out.push_back(solver.Result(i));
-  }
-  return out;
+  RF_CHECK(fit.inputs == held_out.inputs && fit.ends.size() == held_out.ends.size());
+  return std::make_unique<RidgeSolver>(std::move(fit), std::move(held_out), options);
 }
 
 }  // namespace ridgefill::fit

@@ -1,31 +1,53 @@
-// Sums to maps: centred ridge regression in fp64, the bias unpenalised, the penalty chosen on held-out sums
-// separately for K and V of each layer (docs/method.md, "The map"). Pure.
+// Samples to maps: centred ridge regression in fp64, the bias unpenalised, each row weighed, the penalty
+// chosen on held-out rows separately for K and V of each layer; then, for a mixture, each map's difference to
+// the one map of all rows, shrunk towards nothing by a second penalty (docs/method.md, "The map").
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/fit/sums.h"
+#include "absl/types/span.h"
+#include "engine/fit/samples.h"
 #include "engine/ridge/map_set.h"
 
 namespace ridgefill::fit {
 
 struct SolveOptions {
-  // Times trace(Gc) / d, the mean variance sum of an input.
+  // Times trace(Gc) / inputs, the mean variance sum of an input.
   std::vector<double> penalties = {3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1};
-  int threads = 1;
+  // Of a mixture's differences, times the same.
+  std::vector<double> shrinkages = {3e-3, 1e-2, 3e-2, 1e-1, 3e-1};
+};
+
+// One layer's targets and weights of the samples.
+struct LayerSamples {
+  std::vector<float> y;        // [n, 2 * kv_width]
+  std::vector<float> weights;  // [n]; empty: all 1
+};
+
+// K or V of a solved layer.
+struct SolvedHalf {
+  double penalty = 0;
+  double shrinkage = 0;  // 0: one map for all rows, or no mixture that does better
+  double residual = 0;   // weighted held-out ||Y' - Y||^2 / ||Y - mean||^2
 };
 
 struct SolvedLayer {
-  ridge::LayerMap map;  // folded: weight [2 * kv_width, d], bias [2 * kv_width]
-  double k_penalty = 0, v_penalty = 0;
-  // Held-out ||Y' - Y||^2 / ||Y - mean||^2 at those penalties, from the sums.
-  double k_residual = 0, v_residual = 0;
+  ridge::LayerMap map;  // folded; layer is the caller's
+  SolvedHalf k, v;
 };
 
-// INVALID_ARGUMENT (FIT_NO_ROWS) without fit or held-out rows; FAILED_PRECONDITION (FIT_SINGULAR) when no
-// penalty gives a positive definite system. Layers split + 1 .. L - 1 in order.
-absl::StatusOr<std::vector<SolvedLayer>> Solve(const SumsKey& key, const Sums& fit, const Sums& held_out,
-                                               const SolveOptions& options);
+class Solver {
+ public:
+  // Both in the order of the same gate. INVALID_ARGUMENT (FIT_NO_ROWS) without fit or held-out rows.
+  static absl::StatusOr<std::unique_ptr<Solver>> Create(Samples fit, Samples held_out,
+                                                        const SolveOptions& options);
+  virtual ~Solver() = default;
+  // Thread-safe: layers may be solved side by side. INVALID_ARGUMENT (FIT_NO_ROWS) when no row weighs
+  // anything; FAILED_PRECONDITION (FIT_SINGULAR) when no penalty gives a positive definite system.
+  virtual absl::StatusOr<SolvedLayer> Solve(const LayerSamples& fit, const LayerSamples& held_out) const = 0;
+};
 
 }  // namespace ridgefill::fit

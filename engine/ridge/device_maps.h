@@ -1,4 +1,5 @@
-// A map set packed for a backend: turns h_S rows into pre-norm, pre-RoPE K and V of a late layer.
+// A map set packed for a backend: turns h_S rows into pre-norm, pre-RoPE K and V of a late layer
+// (docs/method.md, "The map").
 #pragma once
 
 #include <memory>
@@ -17,10 +18,19 @@ class DeviceMaps {
   virtual ~DeviceMaps() = default;
   virtual const MapSetManifest& manifest() const = 0;
   virtual int64_t bytes() const = 0;
-  // Folded: y = kv [rows, 2 * kv_width]; unfolded: y = the layer's post-norm input [rows, d] for
-  // Model::ProjectKvNormed. x: h_S in the activation dtype [rows, d].
-  virtual absl::Status Apply(kernels::Stream& stream, int layer, const kernels::TensorView& x,
+
+  // The inputs of some rows, in the activation dtype [rows, d].
+  struct Inputs {
+    kernels::TensorView hidden;
+    kernels::TensorView previous;  // the row before's; rank 0 unless manifest().previous_row
+  };
+  // One map of a mixture (0 where there is only one). Folded: y = kv [rows, 2 * kv_width], f32 when the
+  // previous row is an input; unfolded: y = the layer's post-norm input [rows, d] for Model::ProjectKvNormed.
+  virtual absl::Status Apply(kernels::Stream& stream, int layer, int component, const Inputs& inputs,
                              const kernels::TensorView& y) const = 0;
+  // What the rows' maps are chosen by (Gate): hidden as above, scores f32 [rows, mixture]. Mixtures only.
+  virtual absl::Status Score(kernels::Stream& stream, const kernels::TensorView& hidden,
+                             const kernels::TensorView& scores) const = 0;
 };
 
 }  // namespace ridgefill::ridge

@@ -50,6 +50,12 @@ int64_t TailBegin(const FillDecision& decision, int64_t tokens);
 // True when a row is too far from what the maps were fitted on: ||h_S|| above the threshold, or row 0.
 bool IsOutlier(int64_t position, float norm, float threshold);
 
+// The row whose h_S is the second input of maps that take one: the row before. An outlier is no input to any
+// map, nor is there a row before the first: the row's own h_S takes its place.
+inline int64_t PreviousRow(int64_t row, bool previous_is_outlier) {
+  return row == 0 || previous_is_outlier ? row : row - 1;
+}
+
 // Builds the plan from rows found below the tail (any order, duplicates allowed).
 FillPlan MakeFillPlan(const FillDecision& decision, int64_t tokens, absl::Span<const int32_t> outliers,
                       absl::Span<const int32_t> selected);

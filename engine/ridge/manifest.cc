@@ -17,6 +17,7 @@ using formats::Json;
 using formats::Quote;
 
 constexpr int64_t kMaxDimension = 1 << 24;
+constexpr int64_t kMaxMixture = 1024;
 
 absl::Status Refuse(absl::string_view reason, absl::string_view message) {
   return base::Error(absl::StatusCode::kInvalidArgument, reason, message);
@@ -93,6 +94,10 @@ absl::Status ParseReport(const Json& json, MapSetManifest& m) {
     RF_ASSIGN_OR_RETURN(r.identity_v_error, formats::GetDouble(row, "identity_v_error"));
     RF_ASSIGN_OR_RETURN(r.k_penalty, formats::GetDouble(row, "k_penalty"));
     RF_ASSIGN_OR_RETURN(r.v_penalty, formats::GetDouble(row, "v_penalty"));
+    RF_ASSIGN_OR_RETURN(r.k_shrinkage, formats::GetDoubleOr(row, "k_shrinkage", 0));
+    RF_ASSIGN_OR_RETURN(r.v_shrinkage, formats::GetDoubleOr(row, "v_shrinkage", 0));
+    RF_ASSIGN_OR_RETURN(r.k_residual, formats::GetDoubleOr(row, "k_residual", 0));
+    RF_ASSIGN_OR_RETURN(r.v_residual, formats::GetDoubleOr(row, "v_residual", 0));
     m.report.push_back(r);
   }
   return absl::OkStatus();
@@ -117,6 +122,13 @@ absl::Status ParseUse(const Json& json, MapSetManifest& m) {
   if (m.dtype != "bf16" && m.dtype != "int8") {
     return Refuse("MAPS_MANIFEST", absl::StrCat("dtype must be bf16 or int8, got ", Quote(m.dtype)));
   }
+  RF_ASSIGN_OR_RETURN(m.mixture, GetIntInOr(json, "mixture", 1, kMaxMixture, 1));
+  if (formats::HasJson(json, "previous_row")) {
+    RF_ASSIGN_OR_RETURN(m.previous_row, formats::GetBool(json, "previous_row"));
+  }
+  if (!m.folded && (m.mixture > 1 || m.previous_row)) {
+    return Refuse("MAPS_MANIFEST", "only folded maps may be a mixture or take the previous row");
+  }
   RF_ASSIGN_OR_RETURN(m.tail_default, GetIntInOr(json, "tail/default", 1, kMaxDimension, m.tail_default));
   RF_ASSIGN_OR_RETURN(m.tail_minimum, GetIntInOr(json, "tail/minimum", 1, kMaxDimension, m.tail_minimum));
   RF_ASSIGN_OR_RETURN(m.min_bulk, GetIntInOr(json, "min_bulk", 0, kMaxDimension, m.min_bulk));
@@ -124,6 +136,9 @@ absl::Status ParseUse(const Json& json, MapSetManifest& m) {
   RF_ASSIGN_OR_RETURN(m.outlier_threshold, GetFloatOr(json, "outlier/threshold", 0));
   RF_ASSIGN_OR_RETURN(m.fit_rows, formats::GetIntOr(json, "fit/rows", 0));
   RF_ASSIGN_OR_RETURN(m.fit_corpus, GetTextOr(json, "fit/corpus"));
+  if (formats::HasJson(json, "fit/weighted")) {
+    RF_ASSIGN_OR_RETURN(m.fit_weighted, formats::GetBool(json, "fit/weighted"));
+  }
   return ParseReport(json, m);
 }
 
@@ -150,7 +165,11 @@ Json ReportJson(const LayerReport& r) {
           {"identity_k_cosine", r.identity_k_cosine},
           {"identity_v_error", r.identity_v_error},
           {"k_penalty", r.k_penalty},
-          {"v_penalty", r.v_penalty}};
+          {"v_penalty", r.v_penalty},
+          {"k_shrinkage", r.k_shrinkage},
+          {"v_shrinkage", r.v_shrinkage},
+          {"k_residual", r.k_residual},
+          {"v_residual", r.v_residual}};
 }
 
 }  // namespace
@@ -161,10 +180,10 @@ absl::StatusOr<ParsedManifest> ParseManifest(absl::string_view text) {
   out.manifest.digest = base::Sha256Hex(text);
   const bool published = !formats::HasJson(json, "format_version") && formats::HasJson(json, "format");
   RF_ASSIGN_OR_RETURN(const int64_t version, formats::GetInt(json, published ? "format" : "format_version"));
-  if (version != kFormatVersion) {
-    return Refuse(
-        "MAPS_FORMAT_VERSION",
-        absl::StrCat("format version ", version, " is not supported; this build reads ", kFormatVersion));
+  if (version < 1 || version > (published ? 1 : kFormatVersion)) {
+    return Refuse("MAPS_FORMAT_VERSION",
+                  absl::StrCat("format version ", version, " is not supported; this build reads 1 to ",
+                               kFormatVersion));
   }
   RF_RETURN_IF_ERROR(ParseFiles(json, out));
   if (published) {
@@ -177,7 +196,7 @@ absl::StatusOr<ParsedManifest> ParseManifest(absl::string_view text) {
 }
 
 std::string ManifestText(const MapSetManifest& m, const std::map<std::string, std::string>& files) {
-  Json json = {{"format_version", kFormatVersion},
+  Json json = {{"format_version", m.mixture > 1 || m.previous_row ? 2 : 1},
                {"model",
                 {{"name", m.model.name},
                  {"arch", m.model.arch},
@@ -193,8 +212,10 @@ std::string ManifestText(const MapSetManifest& m, const std::map<std::string, st
                {"tail", {{"default", m.tail_default}, {"minimum", m.tail_minimum}}},
                {"min_bulk", m.min_bulk},
                {"outlier", {{"ratio", m.outlier_ratio}, {"threshold", m.outlier_threshold}}},
-               {"fit", {{"rows", m.fit_rows}, {"corpus", m.fit_corpus}}},
+               {"fit", {{"rows", m.fit_rows}, {"corpus", m.fit_corpus}, {"weighted", m.fit_weighted}}},
                {"files", files}};
+  if (m.mixture > 1) json["mixture"] = m.mixture;
+  if (m.previous_row) json["previous_row"] = true;
   for (const LayerReport& r : m.report) json["report"].push_back(ReportJson(r));
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -14,7 +14,8 @@
 namespace ridgefill::ridge {
 
 inline constexpr char kManifestName[] = "ridgefill.json";
-inline constexpr int kFormatVersion = 1;
+// Sets with more than one map a layer, or more than one input, are of version 2; all others of version 1.
+inline constexpr int kFormatVersion = 2;
 
 struct ParsedManifest {
   MapSetManifest manifest;                   // digest filled in

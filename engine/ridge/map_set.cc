@@ -41,7 +41,7 @@ class FileMapSet : public MapSet {
     for (int layer = manifest().split + 1; layer < manifest().layers; ++layer) {
       RF_RETURN_IF_ERROR(FindMapTensors(manifest(), layer, tensors_).status());
     }
-    return absl::OkStatus();
+    return DecodeGate(manifest(), tensors_).status();
   }
 
   const MapSetManifest& manifest() const override { return parsed_.manifest; }
@@ -54,6 +54,8 @@ class FileMapSet : public MapSet {
     RF_ASSIGN_OR_RETURN(const MapTensors tensors, FindMapTensors(manifest(), layer, tensors_));
     return DecodeMap(manifest(), layer, tensors);
   }
+
+  absl::StatusOr<Gate> ReadGate() const override { return DecodeGate(manifest(), tensors_); }
 
  private:
   absl::Status OpenFile(const std::string& folder, const std::string& name, const std::string& digest) {

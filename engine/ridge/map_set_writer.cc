@@ -32,9 +32,14 @@ absl::Status Failed(absl::string_view what, const std::string& path, const std::
 // Encoded tensors of all layers, and the bytes that they view.
 class EncodedMaps {
  public:
-  EncodedMaps(const MapSetManifest& manifest, const std::vector<LayerMap>& maps) {
+  EncodedMaps(const MapSetManifest& manifest, const std::vector<LayerMap>& maps, const Gate& gate) {
+    const int64_t rows = MapRows(manifest) * manifest.mixture, columns = MapInputs(manifest);
+    if (manifest.mixture > 1) {
+      RF_CHECK(static_cast<int64_t>(gate.weight.size()) == int64_t{manifest.mixture} * manifest.hidden);
+      Add("gate.weight", Encoding::kF32, {manifest.mixture, manifest.hidden}, gate.weight);
+      Add("gate.bias", Encoding::kF32, {manifest.mixture}, gate.bias);
+    }
     for (const LayerMap& map : maps) {
-      const int64_t rows = MapRows(manifest), columns = manifest.hidden;
       RF_CHECK(static_cast<int64_t>(map.weight.size()) == rows * columns);
       RF_CHECK(static_cast<int64_t>(map.bias.size()) == rows);
       const std::string prefix = TensorPrefix(manifest.folded, map.layer);
@@ -73,8 +78,9 @@ class EncodedMaps {
 // The name says what is inside, so that a new set never overwrites a file that an old manifest lists.
 absl::StatusOr<std::pair<std::string, std::string>> WriteTensors(const std::string& folder,
                                                                  const MapSetManifest& manifest,
-                                                                 const std::vector<LayerMap>& maps) {
-  const EncodedMaps encoded(manifest, maps);
+                                                                 const std::vector<LayerMap>& maps,
+                                                                 const Gate& gate) {
+  const EncodedMaps encoded(manifest, maps, gate);
   const std::string temporary = absl::StrCat(folder, "/maps.new.safetensors");
   RF_RETURN_IF_ERROR(formats::WriteSafetensors(temporary, encoded.views(), {{"format", "ridgefill-maps"}}));
   RF_ASSIGN_OR_RETURN(std::string digest, base::Sha256HexOfFile(temporary));
@@ -113,13 +119,13 @@ absl::Status CheckLayers(const MapSetManifest& m, const std::vector<LayerMap>& m
 }  // namespace
 
 absl::Status SaveMapSet(const std::string& folder, const MapSetManifest& manifest,
-                        const std::vector<LayerMap>& maps) {
+                        const std::vector<LayerMap>& maps, const Gate& gate) {
   RF_RETURN_IF_ERROR(CheckLayers(manifest, maps));
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return Failed("create", folder, error);
   const std::map<std::string, std::string> old_files = ListedFiles(folder);
-  RF_ASSIGN_OR_RETURN(const auto file, WriteTensors(folder, manifest, maps));
+  RF_ASSIGN_OR_RETURN(const auto file, WriteTensors(folder, manifest, maps, gate));
   RF_RETURN_IF_ERROR(
       base::WriteFileAtomically(absl::StrCat(folder, "/", kManifestName), ManifestText(manifest, {file})));
   for (const auto& [name, digest] : old_files) {

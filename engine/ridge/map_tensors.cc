@@ -13,11 +13,11 @@ namespace {
 using formats::Encoding;
 using formats::TensorBytes;
 
-absl::Status WrongShape(int layer, const TensorBytes& tensor, absl::string_view expected) {
-  return base::Error(absl::StatusCode::kInvalidArgument, "MAPS_SHAPE",
-                     absl::StrCat("the map of layer ", layer, ": tensor ", tensor.info.name, " is ",
-                                  formats::EncodingName(tensor.info.encoding), " [",
-                                  absl::StrJoin(tensor.info.dims, ", "), "], must be ", expected));
+absl::Status WrongShape(const TensorBytes& tensor, absl::string_view expected) {
+  return base::Error(
+      absl::StatusCode::kInvalidArgument, "MAPS_SHAPE",
+      absl::StrCat("tensor ", tensor.info.name, " is ", formats::EncodingName(tensor.info.encoding), " [",
+                   absl::StrJoin(tensor.info.dims, ", "), "], must be ", expected));
 }
 
 absl::Status Missing(int layer, absl::string_view what) {
@@ -25,17 +25,17 @@ absl::Status Missing(int layer, absl::string_view what) {
                      absl::StrCat("no map for layer ", layer, ": ", what));
 }
 
-absl::Status CheckTensor(int layer, const TensorBytes& tensor, bool is_float, Encoding encoding,
+absl::Status CheckTensor(const TensorBytes& tensor, bool is_float, Encoding encoding,
                          const std::vector<int64_t>& dims) {
   const Encoding have = tensor.info.encoding;
   const bool encoded_right = is_float ? have == Encoding::kBF16 || have == Encoding::kF32 : have == encoding;
   if (encoded_right && tensor.info.dims == dims) return absl::OkStatus();
   const absl::string_view want = is_float ? "BF16 or F32" : formats::EncodingName(encoding);
-  return WrongShape(layer, tensor, absl::StrCat(want, " [", absl::StrJoin(dims, ", "), "]"));
+  return WrongShape(tensor, absl::StrCat(want, " [", absl::StrJoin(dims, ", "), "]"));
 }
 
-absl::Status CheckFloat(int layer, const TensorBytes& tensor, const std::vector<int64_t>& dims) {
-  return CheckTensor(layer, tensor, true, Encoding::kBF16, dims);
+absl::Status CheckFloat(const TensorBytes& tensor, const std::vector<int64_t>& dims) {
+  return CheckTensor(tensor, true, Encoding::kBF16, dims);
 }
 
 // Widens all of a float tensor.
@@ -53,6 +53,7 @@ const TensorBytes* Find(const TensorMap& all, const std::string& name) {
 template <typename T>
 std::vector<T> Raw(const TensorBytes& tensor) {
   std::vector<T> out(tensor.bytes.size() / sizeof(T));
+  if (out.empty()) return out;
   std::memcpy(out.data(), tensor.bytes.data(), out.size() * sizeof(T));
   return out;
 }
@@ -72,23 +73,23 @@ std::string TensorPrefix(bool folded, int layer) { return absl::StrCat(folded ? 
 int64_t MapRows(const MapSetManifest& m) { return m.folded ? 2 * int64_t{m.kv_width} : m.hidden; }
 
 absl::StatusOr<MapTensors> FindMapTensors(const MapSetManifest& m, int layer, const TensorMap& all) {
-  const int64_t rows = MapRows(m), columns = m.hidden;
+  const int64_t rows = MapRows(m) * m.mixture, columns = MapInputs(m);
   MapTensors found;
   if (!m.folded) {
     found.weight = Find(all, absl::StrCat("layer.", layer));
     if (found.weight != nullptr) {
-      RF_RETURN_IF_ERROR(CheckFloat(layer, *found.weight, {rows, columns + 1}));
+      RF_RETURN_IF_ERROR(CheckFloat(*found.weight, {rows, columns + 1}));
       return found;
     }
   }
   const std::string prefix = TensorPrefix(m.folded, layer);
   found.bias = Find(all, prefix + ".bias");
   if (found.bias == nullptr) return Missing(layer, absl::StrCat("tensor ", prefix, ".bias is missing"));
-  RF_RETURN_IF_ERROR(CheckFloat(layer, *found.bias, {rows}));
+  RF_RETURN_IF_ERROR(CheckFloat(*found.bias, {rows}));
   if (m.dtype == "bf16") {
     found.weight = Find(all, prefix + ".weight");
     if (found.weight == nullptr) return Missing(layer, absl::StrCat("tensor ", prefix, ".weight is missing"));
-    RF_RETURN_IF_ERROR(CheckFloat(layer, *found.weight, {rows, columns}));
+    RF_RETURN_IF_ERROR(CheckFloat(*found.weight, {rows, columns}));
     return found;
   }
   found.codes = Find(all, prefix + ".codes");
@@ -96,8 +97,8 @@ absl::StatusOr<MapTensors> FindMapTensors(const MapSetManifest& m, int layer, co
   if (found.codes == nullptr || found.scale == nullptr) {
     return Missing(layer, absl::StrCat("tensors ", prefix, ".codes and .scale are needed for int8"));
   }
-  RF_RETURN_IF_ERROR(CheckTensor(layer, *found.codes, false, Encoding::kI8, {rows, columns}));
-  RF_RETURN_IF_ERROR(CheckTensor(layer, *found.scale, false, Encoding::kBF16, {rows, ScaleGroups(columns)}));
+  RF_RETURN_IF_ERROR(CheckTensor(*found.codes, false, Encoding::kI8, {rows, columns}));
+  RF_RETURN_IF_ERROR(CheckTensor(*found.scale, false, Encoding::kBF16, {rows, ScaleGroups(columns)}));
   return found;
 }
 
@@ -115,9 +116,24 @@ absl::StatusOr<LayerMap> DecodeMap(const MapSetManifest& m, int layer, const Map
     return map;
   }
   map.weight.resize(formats::ElementCount(tensors.codes->info));
-  DecodeInt8(Raw<int8_t>(*tensors.codes), Raw<uint16_t>(*tensors.scale), m.hidden,
+  DecodeInt8(Raw<int8_t>(*tensors.codes), Raw<uint16_t>(*tensors.scale), MapInputs(m),
              absl::MakeSpan(map.weight));
   return map;
+}
+
+absl::StatusOr<Gate> DecodeGate(const MapSetManifest& m, const TensorMap& all) {
+  if (m.mixture == 1) return Gate{};
+  const TensorBytes *weight = Find(all, "gate.weight"), *bias = Find(all, "gate.bias");
+  if (weight == nullptr || bias == nullptr) {
+    return base::Error(absl::StatusCode::kNotFound, "MAPS_GATE_MISSING",
+                       absl::StrCat("a mixture of ", m.mixture, " maps needs gate.weight and gate.bias"));
+  }
+  RF_RETURN_IF_ERROR(CheckFloat(*weight, {m.mixture, m.hidden}));
+  RF_RETURN_IF_ERROR(CheckFloat(*bias, {m.mixture}));
+  Gate gate;
+  RF_ASSIGN_OR_RETURN(gate.weight, Floats(*weight));
+  RF_ASSIGN_OR_RETURN(gate.bias, Floats(*bias));
+  return gate;
 }
 
 }  // namespace ridgefill::ridge

@@ -44,7 +44,10 @@ absl::Status PrefillPass::Allocate() {
     RF_ASSIGN_OR_RETURN(fill_, FillPass::Create(model_, *maps_, rows));
   }
   RF_ASSIGN_OR_RETURN(ids_, backend_.Allocate(kernels::DType::kI32, {rows}));
-  RF_ASSIGN_OR_RETURN(hidden_, backend_.Allocate(kernels::DType::kF32, {rows, config.hidden}));
+  RF_ASSIGN_OR_RETURN(window_, backend_.Allocate(kernels::DType::kF32, {1 + rows, config.hidden}));
+  if (fill_ != nullptr && fill_->needs_previous()) {
+    RF_ASSIGN_OR_RETURN(previous_, backend_.Allocate(kernels::DType::kF32, {rows, config.hidden}));
+  }
   RF_ASSIGN_OR_RETURN(norms_, backend_.Allocate(kernels::DType::kF32, {rows}));
   RF_ASSIGN_OR_RETURN(index_, backend_.Allocate(kernels::DType::kI32, {rows}));
   RF_ASSIGN_OR_RETURN(exact_, backend_.Allocate(kernels::DType::kF32, {rows, config.hidden}));
@@ -75,19 +78,20 @@ absl::Status PrefillPass::Chunk(PrefillRun& run, int64_t count) {
   if (run.work.late_begin == layers) {
     const int32_t last = static_cast<int32_t>(run.tokens() - 1);
     if (run.done + count == run.tokens()) {
-      RF_RETURN_IF_ERROR(run.frames->AddHidden(layers, {last}, hidden_.view().Rows(count - 1, 1)));
+      RF_RETURN_IF_ERROR(run.frames->AddHidden(layers, {last}, Hidden(count).Rows(count - 1, 1)));
     }
   } else {
     const int64_t bulk = std::clamp<int64_t>(run.work.tail_begin - run.done, 0, count);
     RF_RETURN_IF_ERROR(SendExactRows(run, count, bulk));
     if (bulk > 0) RF_RETURN_IF_ERROR(FillBulk(run, bulk));
+    if (bulk == count) RF_RETURN_IF_ERROR(KeepLast(run, count));
   }
   return run.frames->Flush();
 }
 
 absl::Status PrefillPass::LowerLayers(PrefillRun& run, int64_t count) {
   const absl::Span<const int32_t> tokens = absl::MakeConstSpan(run.call->tokens).subspan(run.done, count);
-  const kernels::TensorView ids = ids_.view().Rows(0, count), hidden = hidden_.view().Rows(0, count);
+  const kernels::TensorView ids = ids_.view().Rows(0, count), hidden = Hidden(count);
   RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(tokens), ids));
   RF_RETURN_IF_ERROR(model_.Embed(*stream_, ids, hidden));
   run.frames->BeginKv({run.blocks.blocks, run.done, count, 0, run.work.late_begin});
@@ -104,11 +108,13 @@ absl::Status PrefillPass::LowerLayers(PrefillRun& run, int64_t count) {
 // Outliers among the first `bulk` rows of the chunk, and all rows behind them: the tail.
 absl::Status PrefillPass::SendExactRows(PrefillRun& run, int64_t count, int64_t bulk) {
   index_host_.clear();
+  outlier_.assign(bulk, false);
   std::vector<int32_t> exact;
   if (bulk > 0) {
     RF_ASSIGN_OR_RETURN(const std::vector<float> norms, RowNorms(bulk));
     for (int64_t i = 0; i < bulk; ++i) {
-      if (!ridge::IsOutlier(positions_[i], norms[i], maps_->manifest().outlier_threshold)) continue;
+      outlier_[i] = ridge::IsOutlier(positions_[i], norms[i], maps_->manifest().outlier_threshold);
+      if (!outlier_[i]) continue;
       index_host_.push_back(static_cast<int32_t>(i));
       exact.push_back(positions_[i]);
     }
@@ -122,14 +128,14 @@ absl::Status PrefillPass::SendExactRows(PrefillRun& run, int64_t count, int64_t 
   const int64_t rows = static_cast<int64_t>(exact.size());
   const kernels::TensorView index = index_.view().Rows(0, rows), gathered = exact_.view().Rows(0, rows);
   RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(index_host_)), index));
-  RF_RETURN_IF_ERROR(backend_.GatherRows(*stream_, {hidden_.view().Rows(0, count), index, gathered}));
+  RF_RETURN_IF_ERROR(backend_.GatherRows(*stream_, {Hidden(count), index, gathered}));
   return run.frames->AddHidden(run.work.late_begin, exact, gathered);
 }
 
 absl::StatusOr<std::vector<float>> PrefillPass::RowNorms(int64_t rows) {
   std::vector<float> norms(rows);
   const kernels::TensorView device = norms_.view().Rows(0, rows);
-  RF_RETURN_IF_ERROR(backend_.RowNorm(*stream_, {hidden_.view().Rows(0, rows), device}));
+  RF_RETURN_IF_ERROR(backend_.RowNorm(*stream_, {Hidden(rows), device}));
   RF_RETURN_IF_ERROR(backend_.CopyToHost(*stream_, device, HostBytes(absl::MakeSpan(norms))));
   RF_RETURN_IF_ERROR(backend_.Synchronize(*stream_));
   return norms;
@@ -138,15 +144,55 @@ absl::StatusOr<std::vector<float>> PrefillPass::RowNorms(int64_t rows) {
 // All rows below the tail, outliers too: frames stay contiguous, and the late pass overwrites what it
 // computes.
 absl::Status PrefillPass::FillBulk(PrefillRun& run, int64_t bulk) {
-  RF_ASSIGN_OR_RETURN(fill_batch_, NewBatch(run, bulk));
   run.frames->BeginKv({run.blocks.blocks, run.done, bulk, run.work.late_begin, model_.config().layers});
   FillPass::Args args;
-  args.hidden = hidden_.view().Rows(0, bulk);
-  args.batch = fill_batch_.get();
+  args.rows.hidden = Hidden(bulk);
+  if (fill_->needs_previous()) {
+    RF_RETURN_IF_ERROR(GatherPrevious(run, bulk));
+    args.rows.previous = previous_.view().Rows(0, bulk);
+  }
+  args.positions = absl::MakeConstSpan(positions_).subspan(0, bulk);
+  args.block_table = run.blocks.blocks;
   args.cache = cache_.get();
   args.workspace = workspace_.get();
   args.after_layer = [&run](int layer) { return SendLayer(run, layer); };
   return fill_->Run(*stream_, args);
+}
+
+absl::Status PrefillPass::GatherPrevious(const PrefillRun& run, int64_t bulk) {
+  if (run.done > 0) {
+    previous_host_.assign(1, 0);
+    const kernels::TensorView index = index_.view().Rows(0, 1);
+    RF_RETURN_IF_ERROR(
+        backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(previous_host_)), index));
+    RF_RETURN_IF_ERROR(
+        backend_.GatherRows(*stream_, {run.last_hidden.view(), index, window_.view().Rows(0, 1)}));
+    RF_RETURN_IF_ERROR(backend_.Synchronize(*stream_));  // the index goes on to other rows
+  }
+  previous_host_.resize(bulk);
+  for (int64_t i = 0; i < bulk; ++i) {
+    const bool outlier = i == 0 ? run.last_is_outlier : outlier_[i - 1];
+    // Row p stands at place p - done + 1 of the window.
+    previous_host_[i] = static_cast<int32_t>(ridge::PreviousRow(positions_[i], outlier) - run.done + 1);
+  }
+  const kernels::TensorView index = index_.view().Rows(0, bulk);
+  RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(previous_host_)), index));
+  return backend_.GatherRows(*stream_,
+                             {window_.view().Rows(0, bulk + 1), index, previous_.view().Rows(0, bulk)});
+}
+
+// All of the chunk is bulk, so that the next chunk may have bulk too.
+absl::Status PrefillPass::KeepLast(PrefillRun& run, int64_t count) {
+  if (!fill_->needs_previous()) return absl::OkStatus();
+  if (run.done == 0) {
+    RF_ASSIGN_OR_RETURN(run.last_hidden,
+                        backend_.Allocate(kernels::DType::kF32, {1, model_.config().hidden}));
+  }
+  run.last_is_outlier = outlier_.back();
+  previous_host_.assign(1, static_cast<int32_t>(count - 1));
+  const kernels::TensorView index = index_.view().Rows(0, 1);
+  RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(previous_host_)), index));
+  return backend_.GatherRows(*stream_, {Hidden(count), index, run.last_hidden.view()});
 }
 
 // The first `count` rows of the chunk.

@@ -30,6 +30,9 @@ struct PrefillRun {
   std::unique_ptr<FrameWriter> frames;
   int64_t done = 0;               // rows [0, done) went through
   std::vector<int32_t> outliers;  // ascending, of rows [0, done) below the tail
+  // Row done - 1, an input of row `done` to maps that take the row before.
+  kernels::Tensor last_hidden;  // f32 [1, d]; allocated with the first chunk
+  bool last_is_outlier = false;
 
   int64_t tokens() const { return static_cast<int64_t>(call->tokens.size()); }
 };
@@ -57,6 +60,9 @@ class PrefillPass {
   absl::Status LowerLayers(PrefillRun& run, int64_t count);
   absl::Status SendExactRows(PrefillRun& run, int64_t count, int64_t bulk);
   absl::Status FillBulk(PrefillRun& run, int64_t bulk);
+  absl::Status GatherPrevious(const PrefillRun& run, int64_t bulk);
+  absl::Status KeepLast(PrefillRun& run, int64_t count);
+  kernels::TensorView Hidden(int64_t rows) const { return window_.view().Rows(1, rows); }
   absl::StatusOr<std::vector<float>> RowNorms(int64_t rows);
   absl::StatusOr<std::unique_ptr<kernels::Batch>> NewBatch(const PrefillRun& run, int64_t count) const;
 
@@ -69,13 +75,15 @@ class PrefillPass {
   std::unique_ptr<model::Workspace> workspace_;
   std::unique_ptr<FillPass> fill_;  // null without maps
   kernels::Tensor ids_;             // i32 [chunk]
-  kernels::Tensor hidden_;          // f32 [chunk, d]
+  kernels::Tensor window_;          // f32 [1 + chunk, d]: the row before the chunk, then the chunk's
+  kernels::Tensor previous_;        // f32 [chunk, d]: second input of the bulk rows' maps
   kernels::Tensor norms_;           // f32 [chunk]
   kernels::Tensor index_;           // i32 [chunk]
   kernels::Tensor exact_;           // f32 [chunk, d]: rows of the exact set, gathered
   // Host side of the chunk in flight: the device may read it until the chunk is synchronised.
-  std::vector<int32_t> positions_, index_host_;
-  std::unique_ptr<kernels::Batch> batch_, fill_batch_;
+  std::vector<int32_t> positions_, index_host_, previous_host_;
+  std::vector<bool> outlier_;  // bulk rows of the chunk
+  std::unique_ptr<kernels::Batch> batch_;
 };
 
 }  // namespace ridgefill::runtime

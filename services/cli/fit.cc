@@ -56,15 +56,17 @@ void PrintManifest(const ridge::MapSetManifest& manifest) {
   std::printf("model          %s (%s: %s)\n", manifest.model.name.c_str(), manifest.model.arch.c_str(),
               manifest.model.dimensions.c_str());
   std::printf("split          %d of %d layers\n", manifest.split, manifest.layers);
-  std::printf("maps           %s, %s, onto %d values of %d inputs\n", manifest.folded ? "folded" : "unfolded",
-              manifest.dtype.c_str(), manifest.folded ? 2 * manifest.kv_width : manifest.hidden,
-              manifest.hidden);
+  std::printf("maps           %d a layer, %s, %s, onto %d values of %lld inputs%s\n", manifest.mixture,
+              manifest.folded ? "folded" : "unfolded", manifest.dtype.c_str(),
+              manifest.folded ? 2 * manifest.kv_width : manifest.hidden,
+              static_cast<long long>(ridge::MapInputs(manifest)),
+              manifest.previous_row ? " (the row and the one before)" : "");
   std::printf("tail           %d by default, at least %d; bulk of at least %d\n", manifest.tail_default,
               manifest.tail_minimum, manifest.min_bulk);
   std::printf("outlier rows   norm above %.4g (%.3g times the calibration median)\n",
               manifest.outlier_threshold, manifest.outlier_ratio);
-  std::printf("fitted on      %lld rows of %s\n", static_cast<long long>(manifest.fit_rows),
-              manifest.fit_corpus.c_str());
+  std::printf("fitted on      %lld rows of %s%s\n", static_cast<long long>(manifest.fit_rows),
+              manifest.fit_corpus.c_str(), manifest.fit_weighted ? ", weighed by later attention" : "");
   std::printf("digest         %s\n", manifest.digest.c_str());
   if (manifest.report.empty()) return;
   std::printf("\nheld-out documents, beside the identity fill\n");
@@ -95,7 +97,7 @@ absl::Status Fit(FitFlags& flags, const Environment& environment) {
   RF_ASSIGN_OR_RETURN(const fit::FitResult result,
                       fit::FitMaps(*model.model, model.hello.model, documents, flags.options));
   if (result.resumed_documents > 0) {
-    std::fprintf(stderr, "took up the sums of %lld documents from an earlier run\n",
+    std::fprintf(stderr, "took up the rows of %lld documents from an earlier run\n",
                  static_cast<long long>(result.resumed_documents));
   }
   for (const auto& warning : result.warnings) std::fprintf(stderr, "warning: %s\n", warning.c_str());
@@ -126,12 +128,32 @@ void AddFitFlags(CLI::App& command, FitFlags& flags) {
       ->type_name("N")
       ->group(group);
   command
-      .add_option("--sums", options.sums_path, "File of the running sums (default: <out>/sums.safetensors)")
-      ->type_name("FILE")
+      .add_option(
+          "--rows_folder", options.rows_folder,
+          "Keep what the model makes of the text here, for another fit (default: <out>/rows, removed at "
+          "the end)")
+      ->type_name("DIR")
       ->group(group);
-  command.add_option("--merge", options.merge, "Sums files of other runs, added before solving")
-      ->type_name("FILE,...")
+  command.add_option("--merge", options.merge, "Folders of rows of other runs, over other text")
+      ->type_name("DIR,...")
       ->delimiter(',')
+      ->group(group);
+}
+
+// How the maps are solved.
+void AddSolveFlags(CLI::App& command, fit::FitOptions& options) {
+  const char* const group = "Solve";
+  command.add_option("--weigh_rows", options.weigh_rows, "Rows weigh what later rows attend to them")
+      ->capture_default_str()
+      ->type_name("BOOL")
+      ->group(group);
+  command.add_option("--mixture", options.mixture, "Maps a layer, one for each cluster of rows")
+      ->capture_default_str()
+      ->type_name("N")
+      ->group(group);
+  command.add_option("--previous_row", options.previous_row, "Take the row before as a second input")
+      ->capture_default_str()
+      ->type_name("BOOL")
       ->group(group);
 }
 
@@ -187,6 +209,7 @@ void AddFit(CLI::App& app, Run& run) {
       "    --out ~/.cache/ridgefill/maps/smollm2-135m-instruct");
   const auto flags = std::make_shared<FitFlags>();
   AddFitFlags(*command, *flags);
+  AddSolveFlags(*command, flags->options);
   AddMapFlags(*command, flags->options);
   flags->model.AddTo(*command);
   command->callback(

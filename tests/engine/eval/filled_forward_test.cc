@@ -209,9 +209,9 @@ TEST_F(FilledForwardTest, UnfoldedMapsFillAsTheirFold) {
   const auto hidden = backend_->Allocate(kernels::DType::kF32, {kTokens, d}).value();
   const auto kv = backend_->Allocate(kernels::DType::kF32, {kTokens, columns}).value();
   ASSERT_TRUE(pass->Embed(documents_[0], hidden.view()).ok());
-  ASSERT_TRUE(fill_a->Predict(pass->stream(), pass->workspace(), 2, hidden.view(), kv.view()).ok());
+  ASSERT_TRUE(fill_a->Predict(pass->stream(), pass->workspace(), 2, {hidden.view(), {}}, kv.view()).ok());
   const std::vector<float> got = pass->Floats(kv.view()).value();
-  ASSERT_TRUE(fill_b->Predict(pass->stream(), pass->workspace(), 2, hidden.view(), kv.view()).ok());
+  ASSERT_TRUE(fill_b->Predict(pass->stream(), pass->workspace(), 2, {hidden.view(), {}}, kv.view()).ok());
   const std::vector<float> want = pass->Floats(kv.view()).value();
   double error = 0, energy = 0;
   for (size_t i = 0; i < want.size(); ++i) {

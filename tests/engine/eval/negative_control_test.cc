@@ -37,6 +37,7 @@ class NegativeControlTest : public testing::Test {
     options.split = kSplit;
     options.rows = 6 * 1024;
     options.held_out_documents = 1;
+    options.mixture = 1, options.previous_row = false;  // maps whose rows the controls can move about
     options.out = shared_->folder + "/fitted";
     const auto fitted = fit::FitMaps(*shared_->lm.model, shared_->lm.identity, calibration, options);
     ASSERT_TRUE(fitted.ok()) << fitted.status();

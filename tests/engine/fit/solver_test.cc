@@ -48,32 +48,31 @@ Data MakeData(uint64_t seed, int rows, int d, int kv, double k_noise, double v_n
   return data;
 }
 
-SumsKey KeyOf(const Data& data) {
-  SumsKey key;
-  key.layers = 3;
-  key.split = 1;
-  key.hidden = data.d;
-  key.kv_width = data.kv;
-  return key;
+Samples SamplesOf(const Data& data, std::vector<int64_t> ends = {}) {
+  Samples samples;
+  samples.inputs = data.d;
+  samples.rows.resize(data.x.size());
+  samples.ends = ends.empty() ? std::vector<int64_t>{static_cast<int64_t>(data.x.size())} : std::move(ends);
+  for (const auto& x : data.x) {
+    for (double value : x) samples.x.push_back(static_cast<float>(value));
+  }
+  return samples;
 }
 
-Sums SumsOf(const Data& data) {
-  Sums sums(KeyOf(data));
-  const int d = data.d, columns = 2 * data.kv;
-  for (size_t row = 0; row < data.x.size(); ++row) {
-    const auto &x = data.x[row], &y = data.y[row];
-    ++sums.rows;
-    for (int i = 0; i < d; ++i) {
-      sums.x[i] += x[i];
-      for (int j = 0; j < d; ++j) sums.xx[i * d + j] += x[i] * x[j];
-      for (int o = 0; o < columns; ++o) sums.late[0].xy[i * columns + o] += x[i] * y[o];
-    }
-    for (int o = 0; o < columns; ++o) {
-      sums.late[0].y[o] += y[o];
-      sums.late[0].yy[o] += y[o] * y[o];
-    }
+LayerSamples LayerOf(const Data& data, std::vector<float> weights = {}) {
+  LayerSamples layer;
+  for (const auto& y : data.y) {
+    for (double value : y) layer.y.push_back(static_cast<float>(value));
   }
-  return sums;
+  layer.weights = std::move(weights);
+  return layer;
+}
+
+absl::StatusOr<SolvedLayer> SolveAll(const Data& fit, const Data& held_out,
+                                     const SolveOptions& options = {}) {
+  auto solver = Solver::Create(SamplesOf(fit), SamplesOf(held_out), options);
+  if (!solver.ok()) return solver.status();
+  return (*solver)->Solve(LayerOf(fit), LayerOf(held_out));
 }
 
 // Gaussian elimination with partial pivoting: solves a z = b for one right-hand side.
@@ -142,26 +141,45 @@ TEST(Solver, EqualsBruteForceNormalEquations) {
   for (double lambda : {3e-5, 1e-2, 0.3}) {
     SolveOptions options;
     options.penalties = {lambda};
-    const auto solved = Solve(KeyOf(fit), SumsOf(fit), SumsOf(held_out), options);
+    const auto solved = SolveAll(fit, held_out, options);
     ASSERT_TRUE(solved.ok()) << solved.status();
-    ASSERT_EQ(solved->size(), 1u);
-    const ridge::LayerMap& map = (*solved)[0].map;
-    EXPECT_EQ(map.layer, 2);
     for (int o = 0; o < 6; ++o) {
       const std::vector<long double> want = BruteForce(fit, o, lambda);
-      // f32 storage: 2^-24 relative, times a margin for the elimination.
+      // Products come as f32: 2^-24 relative to sums over 200 rows of values around 20.
       for (int i = 0; i < 9; ++i)
-        EXPECT_NEAR(map.weight[o * 9 + i], want[i], 1e-6 * (1 + std::fabs(want[i])));
-      EXPECT_NEAR(map.bias[o], want[9], 1e-5 * (1 + std::fabs(want[9])));
+        EXPECT_NEAR(solved->map.weight[o * 9 + i], want[i], 1e-4 * (1 + std::fabs(want[i])));
+      EXPECT_NEAR(solved->map.bias[o], want[9], 1e-3 * (1 + std::fabs(want[9])));
     }
   }
+}
+
+// A row of weight 2 is that row twice, one of weight 0 is not there.
+TEST(Solver, WeightsCountRows) {
+  const Data fit = MakeData(1, 60, 5, 2, 1, 2), held_out = MakeData(2, 50, 5, 2, 1, 2);
+  std::vector<float> weights(60, 1);
+  Data counted{5, 2, {}, {}};
+  for (size_t row = 0; row < 60; ++row) {
+    weights[row] = static_cast<float>(row % 3);
+    for (size_t i = 0; i < row % 3; ++i) counted.x.push_back(fit.x[row]), counted.y.push_back(fit.y[row]);
+  }
+  SolveOptions options;
+  options.penalties = {1e-2};
+  const auto weighted = Solver::Create(SamplesOf(fit), SamplesOf(held_out), options)
+                            .value()
+                            ->Solve(LayerOf(fit, weights), LayerOf(held_out));
+  ASSERT_TRUE(weighted.ok()) << weighted.status();
+  const auto twice = SolveAll(counted, held_out, options);
+  for (size_t i = 0; i < twice->map.weight.size(); ++i) {
+    EXPECT_NEAR(weighted->map.weight[i], twice->map.weight[i], 1e-4 * (1 + std::fabs(twice->map.weight[i])));
+  }
+  EXPECT_NEAR(weighted->k.residual, twice->k.residual, 1e-5);
 }
 
 TEST(Solver, ChoosesThePenaltyThatHeldOutRowsLikeBestForKAndVApart) {
   // Few rows and much noise in V: it wants more penalty than K.
   const Data fit = MakeData(3, 40, 20, 4, 0.01, 60), held_out = MakeData(4, 300, 20, 4, 0.01, 60);
   const SolveOptions options;
-  const auto solved = Solve(KeyOf(fit), SumsOf(fit), SumsOf(held_out), options);
+  const auto solved = SolveAll(fit, held_out);
   ASSERT_TRUE(solved.ok()) << solved.status();
   double best[2] = {INFINITY, INFINITY}, penalty[2] = {0, 0};
   for (double lambda : options.penalties) {
@@ -173,62 +191,88 @@ TEST(Solver, ChoosesThePenaltyThatHeldOutRowsLikeBestForKAndVApart) {
       if (error < best[half]) best[half] = error, penalty[half] = lambda;
     }
   }
-  EXPECT_EQ((*solved)[0].k_penalty, penalty[0]);
-  EXPECT_EQ((*solved)[0].v_penalty, penalty[1]);
+  EXPECT_EQ(solved->k.penalty, penalty[0]);
+  EXPECT_EQ(solved->v.penalty, penalty[1]);
   EXPECT_LT(penalty[0], penalty[1]);
+  EXPECT_EQ(solved->k.shrinkage, 0) << "no mixture";
 
-  double energy[2] = {0, 0};  // around the fit's means
+  double energy[2] = {0, 0};
   for (int o = 0; o < 8; ++o) {
     double mean = 0;
-    for (const auto& y : fit.y) mean += y[o] / static_cast<double>(fit.y.size());
+    for (const auto& y : held_out.y) mean += y[o] / static_cast<double>(held_out.y.size());
     for (const auto& y : held_out.y) energy[o / 4] += (y[o] - mean) * (y[o] - mean);
   }
-  EXPECT_NEAR((*solved)[0].k_residual, best[0] / energy[0], 1e-6 * best[0] / energy[0] + 1e-9);
-  EXPECT_NEAR((*solved)[0].v_residual, best[1] / energy[1], 1e-6 * best[1] / energy[1]);
+  EXPECT_NEAR(solved->k.residual, best[0] / energy[0], 1e-6);
+  EXPECT_NEAR(solved->v.residual, best[1] / energy[1], 1e-4 * best[1] / energy[1]);
 }
 
 TEST(Solver, RecoversLinearTargets) {
   const Data fit = MakeData(5, 500, 6, 2, 0, 0), held_out = MakeData(6, 50, 6, 2, 0, 0);
-  const auto solved = Solve(KeyOf(fit), SumsOf(fit), SumsOf(held_out), {});
+  const auto solved = SolveAll(fit, held_out);
   ASSERT_TRUE(solved.ok()) << solved.status();
-  EXPECT_EQ((*solved)[0].k_penalty, 3e-5) << "nothing to smooth: the smallest penalty";
-  EXPECT_EQ((*solved)[0].v_penalty, 3e-5);
-  EXPECT_LT((*solved)[0].k_residual, 1e-6);
+  EXPECT_EQ(solved->k.penalty, 3e-5) << "nothing to smooth: the smallest penalty";
+  EXPECT_EQ(solved->v.penalty, 3e-5);
+  EXPECT_LT(solved->k.residual, 1e-6);
   base::Rng truth(99);
-  for (int i = 0; i < 4 * 6; ++i) EXPECT_NEAR((*solved)[0].map.weight[i], Normal(truth), 0.02);
+  for (int i = 0; i < 4 * 6; ++i) EXPECT_NEAR(solved->map.weight[i], Normal(truth), 0.02);
 }
 
-TEST(Solver, ThreadsDoNotChangeTheResult) {
-  SumsKey key;
-  key.layers = 8, key.split = 1, key.hidden = 5, key.kv_width = 2;
-  const Data fit = MakeData(7, 60, 5, 2, 1, 1), held_out = MakeData(8, 60, 5, 2, 1, 1);
-  Sums sums = SumsOf(fit), held = SumsOf(held_out);
-  sums.late.resize(6, sums.late[0]);
-  held.late.resize(6, held.late[0]);
-  SolveOptions many;
-  many.threads = 4;
-  const auto one = Solve(key, sums, held, {}), four = Solve(key, sums, held, many);
-  ASSERT_TRUE(one.ok() && four.ok());
-  for (int i = 0; i < 6; ++i) {
-    EXPECT_EQ((*four)[i].map.layer, i + 2);
-    EXPECT_EQ((*four)[i].map.weight, (*one)[i].map.weight);
-    EXPECT_EQ((*four)[i].map.bias, (*one)[i].map.bias);
+// Rows on either side of a plane follow laws of their own: y = a x or y = -a x.
+TEST(Solver, AMixtureLearnsWhatOneMapCannot) {
+  const auto bend = [](Data data, int64_t rows) {
+    for (size_t row = static_cast<size_t>(rows); row < data.y.size(); ++row) {
+      for (double& y : data.y[row]) y = -y;
+    }
+    return data;
+  };
+  const Data fit = bend(MakeData(5, 400, 6, 2, 0, 0), 150), held_out = bend(MakeData(6, 60, 6, 2, 0, 0), 20);
+  const auto one = SolveAll(fit, held_out);
+  const auto two = Solver::Create(SamplesOf(fit, {150, 400}), SamplesOf(held_out, {20, 60}), {})
+                       .value()
+                       ->Solve(LayerOf(fit), LayerOf(held_out));
+  ASSERT_TRUE(one.ok() && two.ok());
+  EXPECT_GT(one->k.residual, 0.1);
+  EXPECT_LT(two->k.residual, 0.05 * one->k.residual);
+  EXPECT_EQ(two->map.weight.size(), 2 * one->map.weight.size());
+  EXPECT_EQ(two->k.shrinkage, 3e-3) << "nothing to shrink: the least";
+  // The law of each side, near enough: the second is the first with its sign turned.
+  const size_t half = one->map.weight.size();
+  for (size_t i = 0; i < half; ++i)
+    EXPECT_NEAR(two->map.weight[i], -two->map.weight[half + i], 0.1 + 0.2 * std::fabs(two->map.weight[i]));
+}
+
+TEST(Solver, AMixtureOfTheSameIsOneMap) {
+  // Pure noise in few rows: every map's own difference is chance, and held-out rows say so.
+  const Data fit = MakeData(7, 60, 20, 2, 100, 100), held_out = MakeData(8, 600, 20, 2, 100, 100);
+  SolveOptions options;
+  options.shrinkages = {1e-6};
+  const auto one = SolveAll(fit, held_out, options);
+  const auto two = Solver::Create(SamplesOf(fit, {30, 60}), SamplesOf(held_out, {300, 600}), options)
+                       .value()
+                       ->Solve(LayerOf(fit), LayerOf(held_out));
+  ASSERT_TRUE(one.ok() && two.ok());
+  EXPECT_EQ(two->k.shrinkage, 0);
+  const size_t half = one->map.weight.size();
+  for (size_t i = 0; i < half; ++i) {
+    EXPECT_NEAR(two->map.weight[i], one->map.weight[i], 1e-4 * (1 + std::fabs(one->map.weight[i])));
+    EXPECT_EQ(two->map.weight[half + i], two->map.weight[i]);
   }
 }
 
 TEST(Solver, RefusesWhatCannotBeSolved) {
-  const Data data = MakeData(9, 30, 4, 1, 1, 1);
-  const SumsKey key = KeyOf(data);
-  const auto reason = [&](const Sums& fit, const Sums& held_out) {
-    const absl::Status status = Solve(key, fit, held_out, {}).status();
+  const Data data = MakeData(9, 30, 4, 1, 1, 1), none{4, 1, {}, {}};
+  const auto reason = [&](const absl::Status& status) {
     const auto detail = base::GetErrorDetail(status);
     return detail ? detail->reason : status.ToString();
   };
-  EXPECT_EQ(reason(Sums(key), SumsOf(data)), "FIT_NO_ROWS");
-  EXPECT_EQ(reason(SumsOf(data), Sums(key)), "FIT_NO_ROWS");
+  EXPECT_EQ(reason(SolveAll(none, data).status()), "FIT_NO_ROWS");
+  EXPECT_EQ(reason(SolveAll(data, none).status()), "FIT_NO_ROWS");
   Data same = data;  // no variance at all: nothing to scale a penalty by
   for (auto& x : same.x) x = {1, 1, 1, 1};
-  EXPECT_EQ(reason(SumsOf(same), SumsOf(data)), "FIT_SINGULAR");
+  EXPECT_EQ(reason(SolveAll(same, data).status()), "FIT_SINGULAR");
+  const auto solver = Solver::Create(SamplesOf(data), SamplesOf(data), {}).value();
+  EXPECT_EQ(reason(solver->Solve(LayerOf(data, std::vector<float>(30, 0)), LayerOf(data)).status()),
+            "FIT_NO_ROWS");
 }
 
 }  // namespace

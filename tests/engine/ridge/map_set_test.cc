@@ -51,18 +51,33 @@ class MapSetTest : public testing::Test {
     m.tail_default = 100, m.tail_minimum = 10, m.min_bulk = 20;
     m.outlier_ratio = 3.5f, m.outlier_threshold = 123.456f;
     m.fit_rows = 1000, m.fit_corpus = "some text";
-    m.report = {{3, 0.99, 0.3, 0.9, 0.5, 0.003, 0.01}, {4, 0.98, 0.4, 0.8, 0.6, 0.01, 0.03}};
+    m.report = {{3, 0.99, 0.3, 0.9, 0.5, 0.003, 0.01},
+                {4, 0.98, 0.4, 0.8, 0.6, 0.01, 0.03, 0.1, 0.3, 0.2, 0.5}};
     return m;
+  }
+  static MapSetManifest MixtureManifest(const std::string& dtype) {
+    MapSetManifest m = Manifest(true, dtype);
+    m.mixture = 3;
+    m.previous_row = true;
+    return m;
+  }
+  static Gate SomeGate(const MapSetManifest& m) {
+    base::Rng rng(8);
+    Gate gate;
+    for (int i = 0; i < m.mixture * m.hidden; ++i)
+      gate.weight.push_back(static_cast<float>(rng.NextDouble()));
+    gate.bias = {0.25f, -1, 3};
+    return gate;
   }
 
   static std::vector<LayerMap> Maps(const MapSetManifest& m) {
     base::Rng rng(7);
     std::vector<LayerMap> maps;
-    const int rows = m.folded ? 2 * m.kv_width : m.hidden;
+    const int64_t rows = m.folded ? 2 * m.kv_width * m.mixture : m.hidden;
     for (int layer = m.split + 1; layer < m.layers; ++layer) {
       LayerMap map;
       map.layer = layer;
-      for (int i = 0; i < rows * m.hidden; ++i)
+      for (int64_t i = 0; i < rows * MapInputs(m); ++i)
         map.weight.push_back(static_cast<float>(rng.NextDouble()) - 0.5f);
       for (int i = 0; i < rows; ++i) map.bias.push_back(static_cast<float>(rng.NextDouble()));
       maps.push_back(std::move(map));
@@ -70,7 +85,9 @@ class MapSetTest : public testing::Test {
     return maps;
   }
 
-  void Save(const MapSetManifest& m) { ASSERT_TRUE(SaveMapSet(folder_, m, Maps(m)).ok()); }
+  void Save(const MapSetManifest& m) {
+    ASSERT_TRUE(SaveMapSet(folder_, m, Maps(m), m.mixture > 1 ? SomeGate(m) : Gate()).ok());
+  }
 
   std::string ManifestPath() const { return folder_ + "/ridgefill.json"; }
   formats::Json ReadManifest() const {
@@ -117,6 +134,11 @@ TEST_F(MapSetTest, ComesBackAsWritten) {
     ASSERT_EQ(got.report.size(), 2u);
     EXPECT_EQ(got.report[1].layer, 4);
     EXPECT_EQ(got.report[1].v_penalty, 0.03);
+    EXPECT_EQ(got.report[1].v_shrinkage, 0.3);
+    EXPECT_EQ(got.report[1].k_residual, 0.2);
+    EXPECT_EQ(got.mixture, 1);
+    EXPECT_FALSE(got.previous_row);
+    EXPECT_EQ(ReadManifest()["format_version"], 1) << "older builds read what they can";
     EXPECT_EQ(got.digest, base::Sha256HexOfFile(ManifestPath()).value());
     for (const LayerMap& map : Maps(want)) {
       const auto read = (*set)->ReadLayer(map.layer);
@@ -130,6 +152,43 @@ TEST_F(MapSetTest, ComesBackAsWritten) {
     EXPECT_EQ(ReasonOf((*set)->ReadLayer(2).status()), "MAPS_LAYER_RANGE");
     EXPECT_EQ(ReasonOf((*set)->ReadLayer(5).status()), "MAPS_LAYER_RANGE");
   }
+}
+
+TEST_F(MapSetTest, AMixtureComesBackWithItsGate) {
+  for (const std::string dtype : {"bf16", "int8"}) {
+    const MapSetManifest want = MixtureManifest(dtype);
+    Save(want);
+    const auto set = MapSet::Load(folder_);
+    ASSERT_TRUE(set.ok()) << set.status();
+    EXPECT_EQ((*set)->manifest().mixture, 3);
+    EXPECT_TRUE((*set)->manifest().previous_row);
+    EXPECT_EQ(ReadManifest()["format_version"], 2);
+    const auto gate = (*set)->ReadGate();
+    ASSERT_TRUE(gate.ok()) << gate.status();
+    EXPECT_EQ(gate->weight, SomeGate(want).weight);
+    EXPECT_EQ(gate->bias, SomeGate(want).bias);
+    const auto read = (*set)->ReadLayer(4);
+    ASSERT_TRUE(read.ok()) << read.status();
+    const LayerMap map = Maps(want)[1];
+    EXPECT_EQ(read->bias, map.bias);
+    ASSERT_EQ(read->weight.size(), map.weight.size());
+    for (size_t i = 0; i < map.weight.size(); ++i) ASSERT_NEAR(read->weight[i], map.weight[i], 0.5 / 127);
+  }
+}
+
+TEST_F(MapSetTest, RefusesAMixtureThatIsNotWhole) {
+  Save(MixtureManifest("bf16"));
+  EXPECT_EQ(ReasonOf(LoadChanged([](auto& json) { json["mixture"] = 2; })), "MAPS_SHAPE");
+  Save(MixtureManifest("bf16"));
+  EXPECT_EQ(ReasonOf(LoadChanged([](auto& json) { json["previous_row"] = false; })), "MAPS_SHAPE");
+  Save(MixtureManifest("bf16"));
+  EXPECT_EQ(ReasonOf(LoadChanged([](auto& json) { json["mixture"] = 0; })), "MAPS_MANIFEST");
+  Save(MixtureManifest("bf16"));
+  EXPECT_EQ(ReasonOf(LoadChanged([](auto& json) { json["folded"] = false; })), "MAPS_MANIFEST");
+  MapSetManifest no_previous = MixtureManifest("bf16");
+  no_previous.mixture = 1;
+  Save(no_previous);
+  EXPECT_EQ(ReasonOf(LoadChanged([](auto& json) { json["mixture"] = 3; })), "MAPS_SHAPE");
 }
 
 TEST_F(MapSetTest, Int8StaysWithinHalfAStep) {
@@ -235,7 +294,7 @@ TEST_F(MapSetTest, RefusesBadManifestsNamingTheField) {
     EXPECT_EQ(ReasonOf(status), reason) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(word)));
   };
-  expect(changed([](Json& j) { j["format_version"] = 2; }), "MAPS_FORMAT_VERSION", "2");
+  expect(changed([](Json& j) { j["format_version"] = 3; }), "MAPS_FORMAT_VERSION", "3");
   expect(changed([](Json& j) { j.erase("format_version"); }), "JSON_MISSING_KEY", "format_version");
   expect(changed([](Json& j) { j["split"] = 5; }), "MAPS_MANIFEST", "split");
   expect(changed([](Json& j) { j["split"] = "2"; }), "JSON_TYPE", "split");
@@ -407,7 +466,7 @@ TEST_F(MapSetTest, DeviceMapsApplyTheStoredMap) {
   ASSERT_TRUE(
       backend->CopyFromHost(*stream, {reinterpret_cast<const char*>(in.data()), in.size() * 4}, x.view())
           .ok());
-  ASSERT_TRUE((*maps)->Apply(*stream, 4, x.view(), y.view()).ok());
+  ASSERT_TRUE((*maps)->Apply(*stream, 4, 0, {x.view(), {}}, y.view()).ok());
   ASSERT_TRUE(
       backend->CopyToHost(*stream, y.view(), {reinterpret_cast<char*>(out.data()), out.size() * 4}).ok());
   ASSERT_TRUE(backend->Synchronize(*stream).ok());
@@ -419,6 +478,44 @@ TEST_F(MapSetTest, DeviceMapsApplyTheStoredMap) {
         want += double{map.weight[o * m.hidden + i]} * in[row * m.hidden + i];
       EXPECT_NEAR(out[row * 2 * m.kv_width + o], want, 1e-5);
     }
+  }
+}
+
+TEST_F(MapSetTest, DeviceMapsApplyTheAskedMapToBothInputs) {
+  const MapSetManifest m = MixtureManifest("bf16");
+  Save(m);
+  const auto set = MapSet::Load(folder_).value();
+  const auto backend = kernels::MakeReferenceBackend();
+  const auto maps = DeviceMaps::Load(*set, *backend).value();
+  const auto stream = backend->NewStream();
+  const auto x = backend->Allocate(kernels::DType::kF32, {2, m.hidden}).value();
+  const auto y = backend->Allocate(kernels::DType::kF32, {1, 2 * m.kv_width}).value();
+  const auto scores = backend->Allocate(kernels::DType::kF32, {1, m.mixture}).value();
+  std::vector<float> in(2 * m.hidden), out(2 * m.kv_width), score(m.mixture);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = std::sin(static_cast<float>(i));
+  const auto bytes = [](auto& values) {
+    return absl::Span<char>(reinterpret_cast<char*>(values.data()), values.size() * 4);
+  };
+  ASSERT_TRUE(backend->CopyFromHost(*stream, bytes(in), x.view()).ok());
+  const LayerMap map = set->ReadLayer(3).value();
+  const DeviceMaps::Inputs inputs = {x.view().Rows(0, 1), x.view().Rows(1, 1)};
+  for (int component : {0, 2}) {
+    ASSERT_TRUE(maps->Apply(*stream, 3, component, inputs, y.view()).ok());
+    ASSERT_TRUE(backend->CopyToHost(*stream, y.view(), bytes(out)).ok());
+    for (int o : {0, 135}) {
+      const int64_t row = component * 136 + o;
+      double want = map.bias[row];
+      for (int i = 0; i < 2 * m.hidden; ++i) want += double{map.weight[row * 2 * m.hidden + i]} * in[i];
+      EXPECT_NEAR(out[o], want, 1e-5);
+    }
+  }
+  ASSERT_TRUE(maps->Score(*stream, inputs.hidden, scores.view()).ok());
+  ASSERT_TRUE(backend->CopyToHost(*stream, scores.view(), bytes(score)).ok());
+  const Gate gate = SomeGate(m);
+  for (int map_index = 0; map_index < 3; ++map_index) {
+    double want = gate.bias[map_index];
+    for (int i = 0; i < m.hidden; ++i) want += double{gate.weight[map_index * m.hidden + i]} * in[i];
+    EXPECT_NEAR(score[map_index], want, 0.02) << "weights are packed at bf16 or better";
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -78,23 +79,34 @@ class Plain {
     Ok(model_.Forward(*stream_, args));
   }
   void Fill(const PlainFill& fill, const TensorView& hidden) {
-    const int64_t rows = fill.plan.tail_begin;
-    std::vector<int32_t> positions(rows);
-    std::iota(positions.begin(), positions.end(), 0);
-    const auto batch = Batch(positions, Phase::kPrompt);
-    const int split = fill.maps->manifest().split;
+    for (int64_t row = 0; row < fill.plan.tail_begin; ++row) FillRow(fill, hidden, row);
+  }
+  // A row by itself: nothing of groups and orders.
+  void FillRow(const PlainFill& fill, const TensorView& hidden, int64_t row) {
+    const std::vector<int32_t> position = {static_cast<int32_t>(row)};
+    const auto batch = Batch(position, Phase::kPrompt);
+    const ridge::MapSetManifest& m = fill.maps->manifest();
+    const auto& outliers = fill.plan.outliers;
+    const bool after_outlier = std::find(outliers.begin(), outliers.end(), row - 1) != outliers.end();
     const DType dtype = backend_.capabilities().activation_dtype;
-    kernels::Tensor x = New(dtype, rows, model_.config().hidden);
-    kernels::Tensor kv = New(dtype, rows, 2LL * model_.config().kv_width());
-    Ok(backend_.Cast(*stream_, {hidden.Rows(0, rows), x.view()}));
-    for (int layer = split; layer < model_.config().layers; ++layer) {
-      if (layer == split) {
-        Ok(model_.ProjectKv(*stream_, *workspace_, layer, hidden.Rows(0, rows), kv.view()));
-      } else {
-        Ok(fill.maps->Apply(*stream_, layer, x.view(), kv.view()));
-      }
+    kernels::Tensor x = New(dtype, 1, m.hidden), before = New(dtype, 1, m.hidden);
+    kernels::Tensor kv = New(m.previous_row ? DType::kF32 : dtype, 1, 2LL * model_.config().kv_width());
+    kernels::Tensor exact = New(dtype, 1, 2LL * model_.config().kv_width());
+    Ok(backend_.Cast(*stream_, {hidden.Rows(row, 1), x.view()}));
+    Ok(backend_.Cast(*stream_, {hidden.Rows(ridge::PreviousRow(row, after_outlier), 1), before.view()}));
+    const int map = m.mixture == 1 ? 0 : BestMap(fill, x.view());
+    Ok(model_.ProjectKv(*stream_, *workspace_, m.split, hidden.Rows(row, 1), exact.view()));
+    Ok(model_.WriteKv(*stream_, m.split, exact.view(), *batch, *cache_));
+    for (int layer = m.split + 1; layer < m.layers; ++layer) {
+      Ok(fill.maps->Apply(*stream_, layer, map, {x.view(), before.view()}, kv.view()));
       Ok(model_.WriteKv(*stream_, layer, kv.view(), *batch, *cache_));
     }
+  }
+  int BestMap(const PlainFill& fill, const TensorView& x) {
+    kernels::Tensor scores = New(DType::kF32, 1, fill.maps->manifest().mixture);
+    Ok(fill.maps->Score(*stream_, x, scores.view()));
+    const std::vector<float> values = Floats(scores.view());
+    return static_cast<int>(std::max_element(values.begin(), values.end()) - values.begin());
   }
   kernels::Tensor Gather(const TensorView& x, const std::vector<int32_t>& index) {
     kernels::Tensor ids = Ok(backend_.Allocate(DType::kI32, {static_cast<int64_t>(index.size())}));
@@ -185,17 +197,23 @@ std::unique_ptr<ridge::DeviceMaps> TinyModel::RandomMaps(int split, float outlie
   manifest.split = split;
   manifest.folded = folded;
   manifest.outlier_threshold = outlier_threshold;
+  manifest.mixture = folded ? 3 : 1;
+  manifest.previous_row = folded;
   base::Rng rng(split);
-  const int64_t outputs = folded ? 2 * int64_t{config.kv_width()} : config.hidden;
+  const auto random = [&](int64_t count) {
+    std::vector<float> values(count);
+    for (float& value : values) value = static_cast<float>(rng.NextDouble() - 0.5);
+    return values;
+  };
+  const int64_t outputs = folded ? 2LL * 3 * config.kv_width() : config.hidden;
   std::vector<ridge::LayerMap> maps;
   for (int layer = split + 1; layer < config.layers; ++layer) {
-    ridge::LayerMap map{layer, std::vector<float>(outputs * config.hidden), std::vector<float>(outputs)};
-    for (float& w : map.weight) w = static_cast<float>(rng.NextDouble() - 0.5);
-    for (float& b : map.bias) b = static_cast<float>(rng.NextDouble() - 0.5);
-    maps.push_back(std::move(map));
+    maps.push_back({layer, random(outputs * ridge::MapInputs(manifest)), random(outputs)});
   }
+  ridge::Gate gate;
+  if (folded) gate = {random(3LL * config.hidden), {0, 0, 0}};
   const std::string folder = absl::StrCat(testing::TempDir(), "/runtime_maps.", getpid(), ".", split);
-  Ok(ridge::SaveMapSet(folder, manifest, maps));
+  Ok(ridge::SaveMapSet(folder, manifest, maps, gate));
   const auto set = Ok(ridge::MapSet::Load(folder));
   auto device = Ok(ridge::DeviceMaps::Load(*set, *backend_));
   std::filesystem::remove_all(folder);

@@ -23,7 +23,8 @@ class TinyModel {
   const model::Model& model() const { return *model_; }
   int layers() const { return model_->config().layers; }
   int vocab() const { return model_->config().vocab; }
-  // Random maps for `split`, through a map set on disk. A threshold that makes some rows outliers.
+  // Random maps for `split`, through a map set on disk: unfolded ones, or a folded mixture of three with the
+  // previous row as a second input. A threshold that makes some rows outliers.
   std::unique_ptr<ridge::DeviceMaps> RandomMaps(int split, float outlier_threshold = 0.0f,
                                                 bool folded = true) const;
   Hello MakeHello(const std::string& maps_digest = "") const;

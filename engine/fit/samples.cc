@@ -1,0 +1,177 @@
+#include "engine/fit/samples.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "engine/base/check.h"
+#include "engine/base/float16.h"
+#include "engine/base/rng.h"
+#include "engine/fit/matrix.h"
+#include "engine/ridge/fill_plan.h"
+
+namespace ridgefill::fit {
+namespace {
+
+float Norm(absl::Span<const float> row) {
+  double square = 0;
+  for (float value : row) square += double{value} * value;
+  return static_cast<float>(std::sqrt(square));
+}
+
+std::vector<float> Norms(const RowFile& file, int split) {
+  const int64_t d = file.key().hidden;
+  std::vector<float> norms(file.tokens());
+  for (int64_t row = 0; row < file.tokens(); ++row) norms[row] = Norm(file.Hidden(split).subspan(row * d, d));
+  return norms;
+}
+
+// Scores of the gate for rows of h_S with a row length of `stride`: the best map of each.
+std::vector<int> Choose(const ridge::Gate& gate, const float* x, int64_t rows, int64_t stride, int64_t d) {
+  const int64_t maps = static_cast<int64_t>(gate.bias.size());
+  using Stride = Eigen::OuterStride<>;
+  const Eigen::Map<const RowMatrix, 0, Stride> inputs(x, rows, d, Stride(stride));
+  const Eigen::Map<const RowMatrix> weight(gate.weight.data(), maps, d);
+  RowMatrix scores = inputs * weight.transpose();
+  scores.rowwise() += Eigen::Map<const Eigen::RowVectorXf>(gate.bias.data(), maps);
+  std::vector<int> choice(rows);
+  for (int64_t row = 0; row < rows; ++row) scores.row(row).maxCoeff(&choice[row]);
+  return choice;
+}
+
+// Unit rows of z nearest to each of the unit centres, once: the sum of a centre's rows is its next direction.
+void Improve(const RowMatrix& z, base::Rng& rng, RowMatrix& centres) {
+  const RowMatrix scores = z * centres.transpose();
+  RowMatrix sums = RowMatrix::Zero(centres.rows(), centres.cols());
+  for (int64_t row = 0; row < z.rows(); ++row) {
+    Eigen::Index best = 0;
+    scores.row(row).maxCoeff(&best);
+    sums.row(best) += z.row(row);
+  }
+  for (int64_t c = 0; c < centres.rows(); ++c) {
+    const float norm = sums.row(c).norm();
+    if (norm > 0) {
+      centres.row(c) = sums.row(c) / norm;
+    } else {  // nobody's: begins anew at some row
+      centres.row(c) = z.row(static_cast<int64_t>(rng.NextBelow(z.rows())));
+    }
+  }
+}
+
+}  // namespace
+
+float OutlierThreshold(absl::Span<const RowFile* const> files, int split, float ratio) {
+  std::vector<float> norms;
+  for (const RowFile* file : files) {
+    const std::vector<float> more = Norms(*file, split);
+    norms.insert(norms.end(), more.begin() + 1, more.end());  // row 0 is an outlier by rule
+  }
+  RF_CHECK(!norms.empty());
+  const auto middle = norms.begin() + static_cast<int64_t>(norms.size() / 2);
+  std::nth_element(norms.begin(), middle, norms.end());
+  return ratio * *middle;
+}
+
+Samples MakeSamples(absl::Span<const RowFile* const> files, int split, float threshold, bool previous_row) {
+  Samples out;
+  for (const RowFile* file : files) {
+    const int64_t d = file->key().hidden;
+    out.inputs = previous_row ? 2 * d : d;
+    const std::vector<float> norms = Norms(*file, split);
+    const auto is_outlier = [&](int64_t row) { return ridge::IsOutlier(row, norms[row], threshold); };
+    const absl::Span<const float> hidden = file->Hidden(split);
+    for (int64_t row = 0; row < file->tokens(); ++row) {
+      if (is_outlier(row)) continue;
+      out.rows.push_back({file, static_cast<int32_t>(row)});
+      out.x.insert(out.x.end(), hidden.begin() + row * d, hidden.begin() + (row + 1) * d);
+      if (!previous_row) continue;
+      const int64_t before = ridge::PreviousRow(row, is_outlier(row - 1));
+      out.x.insert(out.x.end(), hidden.begin() + before * d, hidden.begin() + (before + 1) * d);
+    }
+  }
+  out.ends = {static_cast<int64_t>(out.rows.size())};
+  return out;
+}
+
+void SortByMap(const ridge::Gate& gate, Samples& samples) {
+  const int64_t maps = static_cast<int64_t>(gate.bias.size());
+  const int64_t rows = static_cast<int64_t>(samples.rows.size()), n = samples.inputs;
+  const int64_t d = static_cast<int64_t>(gate.weight.size()) / maps;
+  const std::vector<int> choice = Choose(gate, samples.x.data(), rows, n, d);
+  std::vector<int64_t> order(rows);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return choice[a] < choice[b]; });
+  Samples sorted;
+  sorted.inputs = n;
+  sorted.ends.assign(maps, 0);
+  sorted.x.reserve(samples.x.size());
+  for (int64_t row : order) {
+    ++sorted.ends[choice[row]];
+    sorted.rows.push_back(samples.rows[row]);
+    sorted.x.insert(sorted.x.end(), samples.x.begin() + row * n, samples.x.begin() + (row + 1) * n);
+  }
+  std::partial_sum(sorted.ends.begin(), sorted.ends.end(), sorted.ends.begin());
+  samples = std::move(sorted);
+}
+
+std::vector<float> Targets(const Samples& samples, int layer) {
+  std::vector<float> out;
+  for (const RowRef& ref : samples.rows) {
+    const int64_t columns = 2 * int64_t{ref.file->key().kv_width};
+    for (uint16_t bits : ref.file->Kv(layer).subspan(ref.row * columns, columns)) {
+      out.push_back(base::BF16ToF32(bits));
+    }
+  }
+  return out;
+}
+
+std::vector<float> Weights(const Samples& samples, int layer) {
+  std::vector<float> out;
+  struct Total {
+    double mass = 0;
+    int64_t rows = 0;
+  };
+  std::map<const RowFile*, Total> totals;
+  for (const RowRef& ref : samples.rows) {
+    const RowsKey& key = ref.file->key();
+    float mass = 0;
+    for (int head = 0; head < key.heads_kv; ++head) {
+      mass += ref.file->Mass(layer)[head * ref.file->tokens() + ref.row];
+    }
+    out.push_back(mass);
+    if (ref.row + key.mass_distance >= ref.file->tokens()) continue;
+    totals[ref.file].mass += mass;
+    ++totals[ref.file].rows;
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    const Total& total = totals[samples.rows[i].file];
+    const double mean = total.rows > 0 ? total.mass / static_cast<double>(total.rows) : 0;
+    out[i] = mean > 0 ? std::min(static_cast<float>(out[i] / mean), kMaxWeight) : 0;
+  }
+  return out;
+}
+
+ridge::Gate FindClusters(const Samples& samples, int64_t hidden, int maps, uint64_t seed) {
+  constexpr int kRounds = 15;
+  const int64_t rows = static_cast<int64_t>(samples.rows.size());
+  const int64_t step = std::max<int64_t>(1, rows / kClusterRows), count = rows / step;
+  RF_CHECK(count >= maps);
+  RowMatrix z(count, hidden);
+  for (int64_t i = 0; i < count; ++i) {
+    z.row(i) = Eigen::Map<const Eigen::RowVectorXf>(samples.x.data() + i * step * samples.inputs, hidden);
+  }
+  const Eigen::RowVectorXf mean = z.colwise().mean();
+  z.rowwise() -= mean;
+  z.rowwise().normalize();
+  base::Rng rng(seed);
+  RowMatrix centres(maps, hidden);
+  for (int c = 0; c < maps; ++c) centres.row(c) = z.row(static_cast<int64_t>(rng.NextBelow(count)));
+  for (int round = 0; round < kRounds; ++round) Improve(z, rng, centres);
+  ridge::Gate gate;
+  gate.weight.assign(centres.data(), centres.data() + centres.size());
+  const Eigen::VectorXf bias = -(centres * mean.transpose());
+  gate.bias.assign(bias.data(), bias.data() + bias.size());
+  return gate;
+}
+
+}  // namespace ridgefill::fit

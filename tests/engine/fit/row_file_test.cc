@@ -1,0 +1,119 @@
+#include "engine/fit/row_file.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "engine/base/file.h"
+#include "engine/base/rng.h"
+#include "engine/base/status.h"
+
+namespace ridgefill::fit {
+namespace {
+
+using testing::HasSubstr;
+
+std::string ReasonOf(const absl::Status& status) {
+  const auto detail = base::GetErrorDetail(status);
+  return detail ? detail->reason : status.ToString();
+}
+
+RowsKey Key() {
+  RowsKey key;
+  key.model = {"tiny", "llama", "4 layers, 8 wide", "tok", "weights"};
+  key.layers = 4, key.hidden = 8, key.kv_width = 3, key.heads_kv = 1;
+  key.splits = {1, 2};
+  key.mass_distance = 5;
+  return key;
+}
+
+DocumentRows Rows() {
+  base::Rng rng(1);
+  DocumentRows rows;
+  rows.corpus = "text";
+  rows.digest = "abc";
+  rows.held_out = true;
+  rows.tokens = 7;
+  for (int split : {1, 2}) {
+    for (int i = 0; i < 7 * 8; ++i) rows.hidden[split].push_back(static_cast<float>(rng.NextDouble()));
+  }
+  for (int layer : {2, 3}) {
+    for (int i = 0; i < 7 * 6; ++i) rows.kv[layer].push_back(static_cast<uint16_t>(rng.NextBelow(1 << 16)));
+    for (int i = 0; i < 7; ++i) rows.mass[layer].push_back(static_cast<float>(rng.NextDouble()));
+  }
+  return rows;
+}
+
+class RowFileTest : public testing::Test {
+ public:
+  ~RowFileTest() override { std::filesystem::remove(path_); }
+
+ protected:
+  std::string path_ = testing::TempDir() + "/row_file_test.safetensors";
+};
+
+TEST_F(RowFileTest, ComesBackBitForBit) {
+  const DocumentRows want = Rows();
+  ASSERT_TRUE(SaveRows(path_, Key(), want).ok());
+  const auto got = RowFile::Open(path_);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_TRUE(CheckSameKey(Key(), (*got)->key()).ok());
+  EXPECT_EQ((*got)->corpus(), "text");
+  EXPECT_EQ((*got)->digest(), "abc");
+  EXPECT_TRUE((*got)->held_out());
+  EXPECT_EQ((*got)->tokens(), 7);
+  for (int split : {1, 2}) EXPECT_EQ((*got)->Hidden(split), absl::MakeConstSpan(want.hidden.at(split)));
+  for (int layer : {2, 3}) {
+    EXPECT_EQ((*got)->Kv(layer), absl::MakeConstSpan(want.kv.at(layer)));
+    EXPECT_EQ((*got)->Mass(layer), absl::MakeConstSpan(want.mass.at(layer)));
+  }
+}
+
+TEST_F(RowFileTest, OtherKeysAreNamed) {
+  const auto reason = [](auto change) {
+    RowsKey other = Key();
+    change(other);
+    return ReasonOf(CheckSameKey(Key(), other));
+  };
+  EXPECT_EQ(reason([](RowsKey& k) { k.model.arch = "qwen2"; }), "ROWS_OTHER_MODEL");
+  EXPECT_EQ(reason([](RowsKey& k) { k.model.dimensions = "x"; }), "ROWS_OTHER_MODEL");
+  EXPECT_EQ(reason([](RowsKey& k) { k.model.tokenizer_digest = "x"; }), "ROWS_OTHER_MODEL");
+  EXPECT_EQ(reason([](RowsKey& k) { k.model.weights_digest = "x"; }), "ROWS_OTHER_MODEL");
+  EXPECT_EQ(reason([](RowsKey& k) { k.hidden = 9; }), "ROWS_OTHER_MODEL");
+  EXPECT_EQ(reason([](RowsKey& k) { k.splits = {1}; }), "ROWS_OTHER_SPLITS");
+  EXPECT_EQ(reason([](RowsKey& k) { k.mass_distance = 6; }), "ROWS_OTHER_DISTANCE");
+  RowsKey renamed = Key();
+  renamed.model.name = "other name";
+  EXPECT_TRUE(CheckSameKey(Key(), renamed).ok());
+}
+
+TEST_F(RowFileTest, RefusesOtherFiles) {
+  EXPECT_EQ(RowFile::Open(path_ + ".none").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(base::WriteFileAtomically(path_, std::string("\x02\0\0\0\0\0\0\0{}", 10)).ok());
+  const absl::Status status = RowFile::Open(path_).status();
+  EXPECT_EQ(ReasonOf(status), "ROWS_HEADER");
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path_));
+
+  const auto changed = [&](auto change) {
+    RowsKey key = Key();
+    DocumentRows rows = Rows();
+    EXPECT_TRUE(SaveRows(path_, key, rows).ok());
+    std::string bytes = base::ReadFile(path_).value();
+    change(bytes);
+    EXPECT_TRUE(base::WriteFileAtomically(path_, bytes).ok());
+    return ReasonOf(RowFile::Open(path_).status());
+  };
+  const auto replace = [](std::string& bytes, const std::string& from, const std::string& to) {
+    const size_t at = bytes.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    bytes.replace(at, from.size(), to);
+  };
+  EXPECT_EQ(changed([&](std::string& b) { replace(b, "\\\"tokens\\\":7", "\\\"tokens\\\":8"); }),
+            "ROWS_SHAPE");
+  EXPECT_EQ(changed([&](std::string& b) { replace(b, "[1,2]", "[2,1]"); }), "ROWS_HEADER");
+  EXPECT_EQ(changed([&](std::string& b) { replace(b, "[1,2]", "[1,4]"); }), "ROWS_HEADER");
+  EXPECT_EQ(changed([&](std::string& b) { replace(b, "\"mass.3\"", "\"mess.3\""); }), "MISSING_TENSOR");
+}
+
+}  // namespace
+}  // namespace ridgefill::fit

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/file.h"
 #include "engine/base/status.h"
 #include "engine/eval/json_log.h"
 #include "engine/eval/measure.h"
+#include "engine/eval/needle_measure.h"
 #include "engine/eval/text.h"
 #include "engine/fit/corpus.h"
 #include "services/cli/command.h"
@@ -28,6 +30,8 @@ struct EvalFlags {
   std::vector<std::string> fills = {"ridge", "identity"};
   std::vector<int64_t> lengths = {4096}, tails = {512};
   int64_t documents = 60, continuation = 256;
+  std::vector<std::string> tasks, evidence = {"bulk"};
+  int64_t items = 20;
   uint64_t seed = 7;
 };
 
@@ -37,17 +41,25 @@ absl::Status Refuse(absl::string_view reason, absl::string_view message) {
   return base::Error(absl::StatusCode::kInvalidArgument, reason, message);
 }
 
+// The value of an enumeration whose Name() this is.
+template <typename T, size_t kValues>
+absl::StatusOr<T> Parse(const char* flag, const std::string& name, const T (&values)[kValues]) {
+  std::string allowed;
+  for (const T value : values) {
+    if (name == eval::Name(value)) return value;
+    absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", eval::Name(value));
+  }
+  return Refuse("EVAL_FLAG", absl::StrCat(flag, " takes ", allowed, "; got \"", name, "\""));
+}
+
 absl::StatusOr<std::vector<eval::Variant>> Variants(const EvalFlags& flags) {
+  constexpr eval::Fill kFills[] = {eval::Fill::kRidge, eval::Fill::kIdentity};
   if (flags.mode != "SPEED") {
-    return Refuse("EVAL_MODE", absl::StrCat("--mode takes SPEED, got \"", flags.mode, "\""));
+    return Refuse("EVAL_FLAG", absl::StrCat("--mode takes SPEED; got \"", flags.mode, "\""));
   }
   std::vector<eval::Variant> out;
   for (const std::string& name : flags.fills) {
-    const eval::Fill fill =
-        name == eval::Name(eval::Fill::kRidge) ? eval::Fill::kRidge : eval::Fill::kIdentity;
-    if (name != eval::Name(fill)) {
-      return Refuse("EVAL_FILL", absl::StrCat("--fills takes ridge and identity, got \"", name, "\""));
-    }
+    RF_ASSIGN_OR_RETURN(const eval::Fill fill, Parse("--fills", name, kFills));
     out.push_back({fill});
   }
   return out;
@@ -85,6 +97,43 @@ absl::Status AddText(const tokenizer::Tokenizer& tokenizer, const EvalFlags& fla
     RF_ASSIGN_OR_RETURN(auto documents, Documents(tokenizer, flags, length));
     RF_ASSIGN_OR_RETURN(auto measure, eval::TextMeasure::Create(std::move(documents), options));
     out.push_back(std::make_unique<eval::TextMeasure>(std::move(measure)));
+  }
+  return absl::OkStatus();
+}
+
+// All files of the corpus, one after the other: what hides the needles.
+absl::StatusOr<std::string> CorpusText(const std::string& folder) {
+  std::string text;
+  RF_ASSIGN_OR_RETURN(const auto files, fit::TextFiles(folder));
+  for (const std::string& file : files) {
+    RF_ASSIGN_OR_RETURN(const std::string bytes, base::ReadFile(file));
+    absl::StrAppend(&text, bytes, "\n");
+  }
+  return text;
+}
+
+absl::Status AddNeedles(const tokenizer::Tokenizer& tokenizer, const EvalFlags& flags, Measures& out) {
+  // Below it a tail of 512 would leave next to no bulk.
+  constexpr int64_t kShort = 2048, kShortTail = 256;
+  constexpr eval::Evidence kEvidence[] = {eval::Evidence::kBulk, eval::Evidence::kTail};
+  RF_ASSIGN_OR_RETURN(const auto variants, Variants(flags));
+  RF_ASSIGN_OR_RETURN(const std::string text, CorpusText(flags.corpus));
+  for (const std::string& task : flags.tasks) {
+    for (const std::string& evidence : flags.evidence) {
+      for (const int64_t length : flags.lengths) {
+        for (const int64_t tail : flags.tails) {
+          eval::NeedleOptions options;
+          RF_ASSIGN_OR_RETURN(options.task, Parse("--tasks", task, eval::kAllTasks));
+          RF_ASSIGN_OR_RETURN(options.evidence, Parse("--evidence", evidence, kEvidence));
+          options.length = length;
+          options.tail = length < kShort ? std::min(tail, kShortTail) : tail;
+          options.items = flags.items;
+          options.seed = flags.seed;
+          RF_ASSIGN_OR_RETURN(auto items, eval::MakeNeedles(tokenizer, text, options));
+          out.push_back(std::make_unique<eval::NeedleMeasure>(std::move(items), options, variants));
+        }
+      }
+    }
   }
   return absl::OkStatus();
 }
@@ -192,6 +241,31 @@ void AddTextFlags(CLI::App& command, EvalFlags& flags) {
       ->type_name("N");
 }
 
+void AddNeedleFlags(CLI::App& command, EvalFlags& flags) {
+  flags.lengths = {1024, 2048, 4096, 8192};
+  for (const eval::Task task : eval::kAllTasks) flags.tasks.push_back(std::string(eval::Name(task)));
+  command.add_option("--tasks", flags.tasks, "What is hidden")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("TASK,...");
+  command.add_option("--evidence", flags.evidence, "Where: bulk, or tail as a control")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("WHERE,...");
+  command.add_option("--items", flags.items, "Items of each task, place and length")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  command.add_option("--length", flags.lengths, "Tokens of an item, answer included")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("N,...");
+  command.add_option("--tail", flags.tails, "Rows of the tail; at most 256 below 2,048 tokens")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("T,...");
+}
+
 struct Kind {
   const char* name;
   const char* description;
@@ -233,6 +307,7 @@ void AddEval(CLI::App& app, Run& run) {
   AddOne(*eval,
          {"distant", "Loss on tokens that need distant context", Text({.distant = true}), &AddTextFlags},
          run);
+  AddOne(*eval, {"needle", "Retrieval of facts hidden in the bulk", &AddNeedles, &AddNeedleFlags}, run);
   AddOne(*eval,
          {"novel", "Perplexity ratio on tokens that are new in their document", Text({.novel = true}),
           &AddTextFlags},

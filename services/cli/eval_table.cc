@@ -45,8 +45,8 @@ std::string Details(const Record& r) {
                                       r["recall"].get<double>());
     if (!r.contains("on_solved")) return out;
     const Record& solved = r["on_solved"];
-    return absl::StrCat(out, ", of ", Text(solved, "items"), " that exact solves ", Interval(solved, false),
-                        absl::StrFormat(", p %.2g", r["mcnemar_p"].get<double>()));
+    return absl::StrCat(out, "; of ", Text(solved, "items"), " that exact solves ", Interval(solved, false),
+                        absl::StrFormat(", p %.2g", r["against_exact"]["mcnemar_p"].get<double>()));
   }
   return "";
 }

@@ -1,6 +1,7 @@
 #include "engine/eval/needle_text.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <utility>
@@ -25,7 +26,7 @@ constexpr absl::string_view kNouns[] = {
     "meadow", "mirror",  "mountain", "needle", "orchard", "paper",  "pepper", "pillow", "planet",  "river",
     "rocket", "saddle",  "shadow",   "silver", "temple",  "tunnel", "valley", "violin", "window",  "winter"};
 constexpr int kValues = 4;     // of one key, in multi-value
-constexpr int kKeys = 4;       // hidden in multi-key, one is asked for
+constexpr int kKeys = 4;       // with a number, in multi-key, JSON and code: one is asked for
 constexpr int kVariables = 5;  // in one chain
 
 // Pairs of words, none twice; numbered from the second round on, which very long texts reach.
@@ -61,11 +62,15 @@ std::string Variable(base::Rng& rng) {
   return out;
 }
 
-// Sentences one after the other from a random one on.
-void HideInProse(const std::vector<std::string>& sentences, base::Rng& rng, NeedleText& out) {
-  out.next_unit = [&sentences, at = rng.NextBelow(sentences.size())]() mutable {
-    return absl::StrCat(" ", sentences[at++ % sentences.size()], ".");
+// Sentences without their full stop, one after the other from a random one on.
+std::function<std::string()> Sentences(const std::vector<std::string>& sentences, base::Rng& rng) {
+  return [&sentences, at = rng.NextBelow(sentences.size())]() mutable {
+    return sentences[at++ % sentences.size()];
   };
+}
+
+void HideInProse(const std::vector<std::string>& sentences, base::Rng& rng, NeedleText& out) {
+  out.next_unit = [sentence = Sentences(sentences, rng)] { return absl::StrCat(" ", sentence(), "."); };
   out.pad = [](const std::string& words) { return absl::StrCat(" ", words, "."); };
 }
 
@@ -132,43 +137,51 @@ NeedleText VariableChain(const std::vector<std::string>& sentences, base::Rng& r
   return out;
 }
 
-NeedleText JsonPairs(base::Rng& rng) {
+// A few keys have numbers, one of which is asked for; the values of all others are sentences.
+NeedleText JsonPairs(const std::vector<std::string>& sentences, base::Rng& rng) {
   NeedleText out;
   const auto names = std::make_shared<Keys>(rng, "-");
   const auto pair = [](const std::string& key, const std::string& value) {
     return absl::StrCat("\n\"", key, "\": \"", value, "\",");
   };
-  const std::string key = names->Next(), value = Number(rng);
-  out.lines.push_back(pair(key, value));
-  out.answers.push_back(value);
+  for (int i = 0; i < kKeys; ++i) {
+    const std::string key = names->Next(), value = Number(rng);
+    out.lines.push_back(pair(key, value));
+    if (i > 0) continue;
+    out.after = absl::StrCat("\n}\n\nKey: \"", key, "\"\nCorresponding value:");
+    out.answer_prefix = absl::StrCat("The value of the key \"", key, "\" is \"");
+    out.answers.push_back(value);
+  }
   out.before =
       "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON data:\n{";
-  out.after = absl::StrCat("\n}\n\nKey: \"", key, "\"\nCorresponding value:");
-  out.answer_prefix = absl::StrCat("The value of the key \"", key, "\" is \"");
-  out.next_unit = [names, pair, &rng] {
-    const std::string name = names->Next();
-    return pair(name, Number(rng));
+  out.next_unit = [names, pair, sentence = Sentences(sentences, rng)] {
+    const std::string key = names->Next();
+    return pair(key, sentence());
   };
   out.pad = [](const std::string& words) { return absl::StrCat("\n\"note\": \"", words, "\""); };
   return out;
 }
 
-NeedleText CodeReturns(base::Rng& rng) {
+// A few functions return numbers, one of which is asked for; all others return a text.
+NeedleText CodeReturns(const std::vector<std::string>& sentences, base::Rng& rng) {
   NeedleText out;
   const auto names = std::make_shared<Keys>(rng, "_");
   const auto function = [](const std::string& name, const std::string& value) {
     return absl::StrCat("\n\n\ndef ", name, "():\n    return ", value);
   };
-  const std::string name = names->Next(), value = Number(rng);
-  out.lines.push_back(function(name, value));
-  out.answers.push_back(absl::StrCat(" ", value));
+  for (int i = 0; i < kKeys; ++i) {
+    const std::string name = names->Next(), value = Number(rng);
+    out.lines.push_back(function(name, value));
+    if (i > 0) continue;
+    out.after = absl::StrCat("\n\nWhich number does the function ", name, "() return?");
+    out.answer_prefix = absl::StrCat("The function ", name, "() returns");
+    out.answers.push_back(absl::StrCat(" ", value));
+  }
   out.before =
       "Read this Python module. I will ask you about one of its functions afterwards.\n\nimport math";
-  out.after = absl::StrCat("\n\nWhat does the function ", name, "() return?");
-  out.answer_prefix = absl::StrCat("The function ", name, "() returns");
-  out.next_unit = [names, function, &rng] {
-    const std::string other = names->Next();
-    return function(other, Number(rng));
+  out.next_unit = [names, function, sentence = Sentences(sentences, rng)] {
+    const std::string name = names->Next();
+    return function(name, absl::StrCat("\"", sentence(), ".\""));
   };
   out.pad = [](const std::string& words) { return absl::StrCat("\n\n\n# ", words); };
   return out;
@@ -208,9 +221,9 @@ NeedleText MakeNeedleText(Task task, const std::vector<std::string>& sentences, 
     case Task::kVariables:
       return VariableChain(sentences, rng);
     case Task::kJson:
-      return JsonPairs(rng);
+      return JsonPairs(sentences, rng);
     case Task::kCode:
-      return CodeReturns(rng);
+      return CodeReturns(sentences, rng);
   }
   RF_CHECK(false);
 }

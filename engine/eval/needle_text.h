@@ -25,7 +25,7 @@ struct NeedleText {
 // Sentences of `text` that are plain: ASCII without digits, of a usual length.
 std::vector<std::string> PlainSentences(absl::string_view text);
 
-// Draws from `rng`, and so do next_unit's calls: both `sentences` and `rng` must outlive it.
+// Draws from `rng`, and so do next_unit's calls: `sentences` and `rng` must outlive it.
 NeedleText MakeNeedleText(Task task, const std::vector<std::string>& sentences, base::Rng& rng);
 
 }  // namespace ridgefill::eval

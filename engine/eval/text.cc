@@ -10,28 +10,6 @@
 namespace ridgefill::eval {
 namespace {
 
-absl::Status CheckDocuments(absl::Span<const std::vector<int32_t>> documents, const TextOptions& o) {
-  const auto refuse = [](absl::string_view reason, absl::string_view message) {
-    return base::Error(absl::StatusCode::kInvalidArgument, reason, message);
-  };
-  if (documents.empty()) return refuse("EVAL_NO_DOCUMENTS", "no documents to evaluate");
-  const int64_t tokens = static_cast<int64_t>(documents.front().size());
-  for (const std::vector<int32_t>& document : documents) {
-    if (static_cast<int64_t>(document.size()) != tokens) {
-      return refuse("EVAL_LENGTHS", absl::StrCat("documents of ", tokens, " and ", document.size(),
-                                                 " tokens in one evaluation"));
-    }
-  }
-  if (o.tails.empty()) return refuse("EVAL_WINDOWS", "no tail to evaluate");
-  for (int64_t tail : o.tails) {
-    if (tail >= 2 && o.continuation >= 1 && tail + o.continuation < tokens) continue;
-    return refuse("EVAL_WINDOWS",
-                  absl::StrCat("tail (", tail, ", at least 2) and continuation (", o.continuation,
-                               ", at least 1) must leave bulk in documents of ", tokens, " tokens"));
-  }
-  return absl::OkStatus();
-}
-
 Record NllValues(absl::Span<const TokenScore> scores) {
   std::vector<double> nll;
   nll.reserve(scores.size());
@@ -56,9 +34,32 @@ Record RunValues(const ridge::FillPlan& plan, absl::Span<const PairScore> scores
 
 }  // namespace
 
+absl::Status CheckDocuments(absl::Span<const std::vector<int32_t>> documents, absl::Span<const int64_t> tails,
+                            int64_t continuation) {
+  const auto refuse = [](absl::string_view reason, absl::string_view message) {
+    return base::Error(absl::StatusCode::kInvalidArgument, reason, message);
+  };
+  if (documents.empty()) return refuse("EVAL_NO_DOCUMENTS", "no documents to evaluate");
+  const int64_t tokens = static_cast<int64_t>(documents.front().size());
+  for (const std::vector<int32_t>& document : documents) {
+    if (static_cast<int64_t>(document.size()) != tokens) {
+      return refuse("EVAL_LENGTHS", absl::StrCat("documents of ", tokens, " and ", document.size(),
+                                                 " tokens in one evaluation"));
+    }
+  }
+  if (tails.empty()) return refuse("EVAL_WINDOWS", "no tail to evaluate");
+  for (int64_t tail : tails) {
+    if (tail >= 2 && continuation >= 1 && tail + continuation < tokens) continue;
+    return refuse("EVAL_WINDOWS",
+                  absl::StrCat("tail (", tail, ", at least 2) and continuation (", continuation,
+                               ", at least 1) must leave bulk in documents of ", tokens, " tokens"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TextMeasure> TextMeasure::Create(std::vector<std::vector<int32_t>> documents,
                                                 const TextOptions& options) {
-  RF_RETURN_IF_ERROR(CheckDocuments(documents, options));
+  RF_RETURN_IF_ERROR(CheckDocuments(documents, options.tails, options.continuation));
   return TextMeasure(std::move(documents), options);
 }
 

@@ -24,11 +24,15 @@ struct TextOptions {
   uint64_t seed = 0;                              // of the documents' choice: goes into the records
 };
 
+// Documents of one length: prompt and continuation together. INVALID_ARGUMENT when there are none
+// (EVAL_NO_DOCUMENTS), or they are unequal (EVAL_LENGTHS) or too short for tail and continuation
+// (EVAL_WINDOWS).
+absl::Status CheckDocuments(absl::Span<const std::vector<int32_t>> documents, absl::Span<const int64_t> tails,
+                            int64_t continuation);
+
 class TextMeasure : public Measure {
  public:
-  // Documents of one length: prompt and continuation together. INVALID_ARGUMENT when there are none
-  // (EVAL_NO_DOCUMENTS), or they are unequal (EVAL_LENGTHS) or too short for tail and continuation
-  // (EVAL_WINDOWS).
+  // As CheckDocuments.
   static absl::StatusOr<TextMeasure> Create(std::vector<std::vector<int32_t>> documents,
                                             const TextOptions& options);
 

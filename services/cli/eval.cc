@@ -14,6 +14,7 @@
 #include "engine/eval/json_log.h"
 #include "engine/eval/measure.h"
 #include "engine/eval/needle_measure.h"
+#include "engine/eval/splice.h"
 #include "engine/eval/text.h"
 #include "engine/fit/corpus.h"
 #include "services/cli/command.h"
@@ -97,6 +98,21 @@ absl::Status AddText(const tokenizer::Tokenizer& tokenizer, const EvalFlags& fla
     RF_ASSIGN_OR_RETURN(auto documents, Documents(tokenizer, flags, length));
     RF_ASSIGN_OR_RETURN(auto measure, eval::TextMeasure::Create(std::move(documents), options));
     out.push_back(std::make_unique<eval::TextMeasure>(std::move(measure)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddSplice(const tokenizer::Tokenizer& tokenizer, const EvalFlags& flags, Measures& out) {
+  RF_ASSIGN_OR_RETURN(const auto variants, Variants(flags));
+  for (const int64_t length : flags.lengths) {
+    RF_ASSIGN_OR_RETURN(const auto documents, Documents(tokenizer, flags, length));
+    for (const int64_t tail : flags.tails) {
+      for (const eval::Variant& variant : variants) {
+        RF_ASSIGN_OR_RETURN(auto measure, eval::SpliceMeasure::Create(
+                                              documents, {tail, flags.continuation, variant, flags.seed}));
+        out.push_back(std::make_unique<eval::SpliceMeasure>(std::move(measure)));
+      }
+    }
   }
   return absl::OkStatus();
 }
@@ -241,6 +257,12 @@ void AddTextFlags(CLI::App& command, EvalFlags& flags) {
       ->type_name("N");
 }
 
+void AddSpliceFlags(CLI::App& command, EvalFlags& flags) {
+  flags.documents = 8;
+  flags.fills = {"ridge"};
+  AddTextFlags(command, flags);
+}
+
 void AddNeedleFlags(CLI::App& command, EvalFlags& flags) {
   flags.lengths = {1024, 2048, 4096, 8192};
   for (const eval::Task task : eval::kAllTasks) flags.tasks.push_back(std::string(eval::Name(task)));
@@ -311,6 +333,8 @@ void AddEval(CLI::App& app, Run& run) {
   AddOne(*eval,
          {"novel", "Perplexity ratio on tokens that are new in their document", Text({.novel = true}),
           &AddTextFlags},
+         run);
+  AddOne(*eval, {"splice", "Which late layers, and K or V, carry the loss", &AddSplice, &AddSpliceFlags},
          run);
 }
 

@@ -1,7 +1,6 @@
 #include "engine/eval/filled_forward.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "engine/base/check.h"
 #include "engine/base/status.h"
@@ -11,16 +10,6 @@ namespace {
 
 using kernels::DType;
 using kernels::TensorView;
-
-constexpr int64_t kLogitRows = 64;  // rows whose logits are held at once, at most
-
-// Log of the sum of exponentials, less the logit of the token that came.
-double Nll(absl::Span<const float> logits, int32_t token) {
-  const float top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (float logit : logits) sum += std::exp(logit - top);
-  return std::log(sum) + top - logits[token];
-}
 
 }  // namespace
 
@@ -34,8 +23,7 @@ absl::StatusOr<std::unique_ptr<FilledForward>> FilledForward::Create(const model
   RF_ASSIGN_OR_RETURN(out->chunk_, backend.Allocate(DType::kF32, {chunk_rows, config.hidden}));
   RF_ASSIGN_OR_RETURN(out->previous_, backend.Allocate(DType::kF32, {chunk_rows, config.hidden}));
   RF_ASSIGN_OR_RETURN(out->late_, backend.Allocate(DType::kF32, {max_tokens, config.hidden}));
-  RF_ASSIGN_OR_RETURN(out->logits_,
-                      backend.Allocate(DType::kF32, {std::min(kLogitRows, chunk_rows), config.vocab}));
+  RF_ASSIGN_OR_RETURN(out->scorer_, Scorer::Create(*out->pass_));
   return out;
 }
 
@@ -72,6 +60,29 @@ absl::Status FilledForward::Late(const ridge::FillPlan& plan, runtime::FillPass*
   return RunExactRows();
 }
 
+absl::Status FilledForward::LateOverCache(const ridge::FillPlan& plan) {
+  RF_CHECK(plan.tokens == static_cast<int64_t>(ids_.size()));
+  exact_rows_ = plan.ExactRows();
+  return RunExactRows();
+}
+
+kernels::KvSpan FilledForward::Span(int layer) const {
+  return {layer, pass_->block_table(), 0, static_cast<int64_t>(ids_.size())};
+}
+
+absl::StatusOr<std::vector<char>> FilledForward::ReadKv(int layer) {
+  std::vector<char> bytes(Span(layer).bytes(pass_->cache().spec()));
+  RF_RETURN_IF_ERROR(
+      pass_->backend().ReadKv(pass_->stream(), pass_->cache(), Span(layer), absl::MakeSpan(bytes)));
+  RF_RETURN_IF_ERROR(pass_->backend().Synchronize(pass_->stream()));
+  return bytes;
+}
+
+absl::Status FilledForward::WriteKv(int layer, absl::Span<const char> bytes) {
+  RF_RETURN_IF_ERROR(pass_->backend().WriteKv(pass_->stream(), pass_->cache(), Span(layer), bytes));
+  return pass_->backend().Synchronize(pass_->stream());
+}
+
 absl::Status FilledForward::FillRows(absl::Span<const int32_t> rows, runtime::FillPass& fill) {
   runtime::FillPass::Args args;
   args.rows.hidden = Chunk(static_cast<int64_t>(rows.size()));
@@ -106,33 +117,41 @@ absl::Status FilledForward::RunExactRows() {
   return absl::OkStatus();
 }
 
+TensorView FilledForward::Rows(int64_t begin, int64_t end) const {
+  const int64_t first = std::lower_bound(exact_rows_.begin(), exact_rows_.end(), begin) - exact_rows_.begin();
+  const int64_t last = first + end - begin - 1;
+  RF_CHECK(begin < end && last < static_cast<int64_t>(exact_rows_.size()) && exact_rows_[first] == begin &&
+           exact_rows_[last] == end - 1);
+  return late_.view().Rows(first, end - begin);
+}
+
+absl::StatusOr<kernels::Tensor> FilledForward::CopyRows(int64_t begin, int64_t end) {
+  const TensorView from = Rows(begin, end);
+  RF_ASSIGN_OR_RETURN(kernels::Tensor out,
+                      pass_->backend().Allocate(DType::kF32, {from.dim(0), from.dim(1)}));
+  for (int64_t row = 0; row < from.dim(0); row += chunk_rows_) {
+    const int64_t count = std::min(chunk_rows_, from.dim(0) - row);
+    RF_RETURN_IF_ERROR(
+        pass_->Gather(from, runtime::Positions(row, row + count), out.view().Rows(row, count)));
+  }
+  return out;
+}
+
+absl::Span<const int32_t> FilledForward::TokensAfter(int64_t begin, int64_t end) const {
+  RF_CHECK(begin < end && end < static_cast<int64_t>(ids_.size()));
+  return absl::MakeConstSpan(ids_).subspan(begin + 1, end - begin);
+}
+
 absl::StatusOr<std::vector<float>> FilledForward::Logits(int64_t position) {
-  const auto at = std::lower_bound(exact_rows_.begin(), exact_rows_.end(), position);
-  RF_CHECK(at != exact_rows_.end() && *at == position);
-  const TensorView logits = logits_.view().Rows(0, 1);
-  RF_RETURN_IF_ERROR(model_.Logits(pass_->stream(), pass_->workspace(), kernels::Phase::kPrompt,
-                                   late_.view().Rows(at - exact_rows_.begin(), 1), logits));
-  return pass_->Floats(logits);
+  return scorer_->Logits(Rows(position, position + 1));
 }
 
 absl::StatusOr<std::vector<double>> FilledForward::NextTokenNll(int64_t begin, int64_t end) {
-  const int64_t first = std::lower_bound(exact_rows_.begin(), exact_rows_.end(), begin) - exact_rows_.begin();
-  // Exact rows from `begin` on lie side by side.
-  RF_CHECK(end < static_cast<int64_t>(ids_.size()) && exact_rows_[first] == begin &&
-           exact_rows_[first + end - begin] == end);
-  const int64_t vocab = model_.config().vocab;
+  RF_ASSIGN_OR_RETURN(const std::vector<TokenScore> scores,
+                      scorer_->Score(Rows(begin, end), TokensAfter(begin, end)));
   std::vector<double> out;
-  const int64_t slice = logits_.view().dim(0);
-  for (int64_t at = begin; at < end; at += slice) {
-    const int64_t count = std::min(slice, end - at);
-    const TensorView logits = logits_.view().Rows(0, count);
-    RF_RETURN_IF_ERROR(model_.Logits(pass_->stream(), pass_->workspace(), kernels::Phase::kPrompt,
-                                     late_.view().Rows(first + at - begin, count), logits));
-    RF_ASSIGN_OR_RETURN(const std::vector<float> values, pass_->Floats(logits));
-    for (int64_t i = 0; i < count; ++i) {
-      out.push_back(Nll(absl::MakeConstSpan(values).subspan(i * vocab, vocab), ids_[at + i + 1]));
-    }
-  }
+  out.reserve(scores.size());
+  for (const TokenScore& score : scores) out.push_back(score.nll);
   return out;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/eval/scorer.h"
 #include "engine/model/model.h"
 #include "engine/ridge/fill_plan.h"
 #include "engine/runtime/fill_pass.h"
@@ -33,6 +34,20 @@ class FilledForward {
   // Layers [split, L): the plan's rows exactly, the others by `fill` (made for the same split; may be null
   // when the plan fills nothing). plan.tokens is the document's length.
   absl::Status Late(const ridge::FillPlan& plan, runtime::FillPass* fill);
+  // The same with the bulk's late K and V as they stand in the cache (WriteKv).
+  absl::Status LateOverCache(const ridge::FillPlan& plan);
+
+  // Canonical bytes (kernels::KvSpan) of a layer's K, then V, for the document's rows.
+  absl::StatusOr<std::vector<char>> ReadKv(int layer);
+  absl::Status WriteKv(int layer, absl::Span<const char> bytes);
+
+  // After Late, rows of its plan's exact set that lie side by side, as they left the last layer: f32 [end -
+  // begin, d]. The view holds until the next Late; a copy stays.
+  kernels::TensorView Rows(int64_t begin, int64_t end) const;
+  absl::StatusOr<kernels::Tensor> CopyRows(int64_t begin, int64_t end);
+  // The tokens that follow rows [begin, end): ids[begin + 1], ..., ids[end].
+  absl::Span<const int32_t> TokensAfter(int64_t begin, int64_t end) const;
+  Scorer& scorer() { return *scorer_; }
 
   // After Late, for a row of its plan's exact set. f32 [vocab].
   absl::StatusOr<std::vector<float>> Logits(int64_t position);
@@ -44,16 +59,17 @@ class FilledForward {
       : model_(model), split_(split), chunk_rows_(chunk_rows) {}
   absl::Status FillRows(absl::Span<const int32_t> rows, runtime::FillPass& fill);
   absl::Status RunExactRows();
+  kernels::KvSpan Span(int layer) const;
   kernels::TensorView Chunk(int64_t rows) const { return chunk_.view().Rows(0, rows); }
 
   const model::Model& model_;
   const int split_;
   const int64_t chunk_rows_;
   std::unique_ptr<runtime::SequencePass> pass_;
+  std::unique_ptr<Scorer> scorer_;
   kernels::Tensor h_split_;           // f32 [max_tokens, d]: h_S
   kernels::Tensor chunk_, previous_;  // f32 [chunk, d]: rows to fill, and those before them
   kernels::Tensor late_;              // f32 [max_tokens, d]: row i left the last layer for exact_rows_[i]
-  kernels::Tensor logits_;            // f32 [slice, vocab]
   std::vector<int32_t> ids_, exact_rows_, outliers_;
   std::vector<float> norms_;
 };

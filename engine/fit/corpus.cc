@@ -18,33 +18,33 @@ absl::Status Empty(absl::string_view message) {
   return base::Error(absl::StatusCode::kNotFound, "CORPUS_EMPTY", message);
 }
 
-absl::StatusOr<std::vector<std::filesystem::path>> TextFiles(const std::string& folder) {
-  std::error_code error;
-  std::vector<std::filesystem::path> files;
-  std::filesystem::directory_iterator it(folder, error);
-  if (error) return Empty(absl::StrCat("cannot read the corpus folder ", folder, ": ", error.message()));
-  for (const auto& entry : it) {
-    if (entry.path().extension() == ".txt") files.push_back(entry.path());
-  }
-  if (files.empty()) return Empty(absl::StrCat("no .txt file in the corpus folder ", folder));
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-absl::Status AddFile(const tokenizer::Tokenizer& tokenizer, const std::filesystem::path& path,
-                     int64_t document_tokens, std::vector<Document>& out) {
-  RF_ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path.string()));
+absl::Status AddFile(const tokenizer::Tokenizer& tokenizer, const std::string& path, int64_t document_tokens,
+                     std::vector<Document>& out) {
+  RF_ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path));
   const auto ids = tokenizer.Encode(text, {.add_special = false, .parse_special = false});
-  if (!ids.ok()) return base::WithContext(ids.status(), path.string());
+  if (!ids.ok()) return base::WithContext(ids.status(), path);
   const int64_t tokens = static_cast<int64_t>(ids->size());
   for (int64_t begin = 0; begin + document_tokens <= tokens; begin += document_tokens) {
-    out.push_back({path.filename().string(), begin,
+    out.push_back({std::filesystem::path(path).filename().string(), begin,
                    std::vector<int32_t>(ids->begin() + begin, ids->begin() + begin + document_tokens)});
   }
   return absl::OkStatus();
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<std::string>> TextFiles(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::string> files;
+  std::filesystem::directory_iterator it(folder, error);
+  if (error) return Empty(absl::StrCat("cannot read the corpus folder ", folder, ": ", error.message()));
+  for (const auto& entry : it) {
+    if (entry.path().extension() == ".txt") files.push_back(entry.path().string());
+  }
+  if (files.empty()) return Empty(absl::StrCat("no .txt file in the corpus folder ", folder));
+  std::sort(files.begin(), files.end());
+  return files;
+}
 
 absl::StatusOr<std::vector<Document>> LoadCorpus(const tokenizer::Tokenizer& tokenizer,
                                                  const std::string& folder, const CorpusOptions& options) {

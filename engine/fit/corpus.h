@@ -23,7 +23,10 @@ struct CorpusOptions {
   uint64_t seed = 7;
 };
 
-// Every *.txt of the folder by name, tokenised whole without special tokens, cut into documents; the rest of
+// Paths of every *.txt of the folder, by name. NOT_FOUND (CORPUS_EMPTY).
+absl::StatusOr<std::vector<std::string>> TextFiles(const std::string& folder);
+
+// Each of them tokenised whole without special tokens, cut into documents; the rest of
 // a file is dropped. NOT_FOUND (CORPUS_EMPTY) naming what was looked for.
 absl::StatusOr<std::vector<Document>> LoadCorpus(const tokenizer::Tokenizer& tokenizer,
                                                  const std::string& folder, const CorpusOptions& options);

@@ -24,6 +24,7 @@ void AddServe(CLI::App& app, Run& run);
 void AddGenerate(CLI::App& app, Run& run);
 void AddFit(CLI::App& app, Run& run);
 void AddInspect(CLI::App& app, Run& run);
+void AddEval(CLI::App& app, Run& run);
 void AddBench(CLI::App& app, Run& run);
 
 // The flags of commands that load a model into their own process.

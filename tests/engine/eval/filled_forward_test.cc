@@ -4,97 +4,20 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <filesystem>
-#include <numeric>
 
-#include "absl/strings/str_cat.h"
 #include "engine/base/rng.h"
-#include "engine/base/status.h"
-#include "engine/eval/nll.h"
-#include "engine/fit/fit.h"
-#include "engine/formats/json.h"
-#include "engine/model/weight_source.h"
-#include "engine/ridge/device_maps.h"
-#include "engine/ridge/map_set.h"
+#include "tests/engine/eval/tiny_fixture.h"
 
 namespace ridgefill::eval {
 namespace {
 
 using testing::SizeIs;
 
-class FilledForwardTest : public testing::Test {
- public:
-  ~FilledForwardTest() override { std::filesystem::remove_all(folder_); }
-
+class FilledForwardTest : public TinyFixture {
  protected:
-  static constexpr int kSplit = 1;  // of 4 layers
-  static constexpr int64_t kTokens = 90;
-
-  FilledForwardTest() : backend_(kernels::MakeReferenceBackend()) {
-    const auto source = model::WeightSource::Open("tests/data/golden/tiny/llama").value();
-    model_ = model::Model::Load(*source, *backend_, {}).value();
-    identity_ = model::MakeIdentity("tiny", source->config(), "tok", source->weights_digest());
-    folder_ = absl::StrCat(testing::TempDir(), "/filled_forward_test.",
-                           testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::remove_all(folder_);
-    base::Rng rng(5);
-    for (int i = 0; i < 4; ++i) {
-      documents_.emplace_back();
-      for (int64_t j = 0; j < kTokens; ++j) {
-        documents_.back().push_back(static_cast<int32_t>(rng.NextBelow(model_->config().vocab)));
-      }
-    }
-  }
-
   std::unique_ptr<FilledForward> Forward(int64_t chunk_rows) const {
     return FilledForward::Create(*model_, kSplit, kTokens, chunk_rows).value();
   }
-
-  static ridge::FillPlan Plan(int tail, const std::vector<int32_t>& outliers = {}) {
-    ridge::FillDecision decision;
-    decision.mode = ridge::Mode::kSpeed;
-    decision.tail = tail;
-    return ridge::MakeFillPlan(decision, kTokens, outliers, {});
-  }
-  static ridge::FillPlan ExactPlan() { return ridge::MakeFillPlan({}, kTokens, {}, {}); }
-
-  ridge::MapSetManifest Manifest(bool folded) const {
-    ridge::MapSetManifest m;
-    m.model = identity_;
-    m.layers = model_->config().layers;
-    m.hidden = model_->config().hidden;
-    m.kv_width = model_->config().kv_width();
-    m.split = kSplit;
-    m.folded = folded;
-    return m;
-  }
-  std::unique_ptr<ridge::DeviceMaps> Store(const std::string& name, const ridge::MapSetManifest& manifest,
-                                           const std::vector<ridge::LayerMap>& maps) const {
-    const std::string folder = folder_ + "/" + name;
-    EXPECT_TRUE(ridge::SaveMapSet(folder, manifest, maps).ok());
-    return ridge::DeviceMaps::Load(*ridge::MapSet::Load(folder).value(), *backend_).value();
-  }
-  std::unique_ptr<ridge::DeviceMaps> RandomMaps() const {
-    const ridge::MapSetManifest m = Manifest(true);
-    base::Rng rng(3);
-    std::vector<ridge::LayerMap> maps;
-    for (int layer = kSplit + 1; layer < m.layers; ++layer) {
-      ridge::LayerMap map;
-      map.layer = layer;
-      for (int i = 0; i < 2 * m.kv_width * m.hidden; ++i) {
-        map.weight.push_back(static_cast<float>(rng.NextDouble()) - 0.5f);
-      }
-      for (int i = 0; i < 2 * m.kv_width; ++i) map.bias.push_back(static_cast<float>(rng.NextDouble()));
-      maps.push_back(std::move(map));
-    }
-    return Store("random", m, maps);
-  }
-
-  std::unique_ptr<kernels::Backend> backend_;
-  std::unique_ptr<model::Model> model_;
-  base::ModelIdentity identity_;
-  std::vector<std::vector<int32_t>> documents_;
-  std::string folder_;
 };
 
 TEST_F(FilledForwardTest, AllRowsExactEqualsAPlainForwardBitForBit) {
@@ -219,63 +142,6 @@ TEST_F(FilledForwardTest, UnfoldedMapsFillAsTheirFold) {
     energy += std::pow(double{want[i]}, 2);
   }
   EXPECT_LT(std::sqrt(error / energy), 1.0 / 256) << "the fold was stored in bf16";
-}
-
-TEST_F(FilledForwardTest, EvalNllReportsPairedFigures) {
-  const auto maps = RandomMaps();
-  NllOptions options;
-  options.tail = 30;
-  options.continuation = 10;
-  options.chunk_rows = 64;
-  int64_t progress = 0;
-  options.progress = [&](int64_t done) { return progress = done, absl::OkStatus(); };
-  const auto report = EvalNll(*model_, identity_, *maps, documents_, options);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(progress, 4);
-  EXPECT_EQ(report->documents, 4);
-  EXPECT_EQ(report->prompt_tokens, 80);
-  EXPECT_EQ(report->filled_share, 49.0 / 80) << "all but row 0 and the tail";
-  ASSERT_THAT(report->runs, SizeIs(2));
-  ASSERT_THAT(report->runs[0].windows, SizeIs(2));
-
-  // The continuation of the first document, by hand.
-  const auto forward = Forward(90);
-  const auto fill = runtime::FillPass::Create(*model_, *maps, 90).value();
-  ASSERT_TRUE(forward->Lower(documents_[0]).ok());
-  const auto sum = [&](const ridge::FillPlan& plan) {
-    EXPECT_TRUE(forward->Late(plan, fill.get()).ok());
-    const std::vector<double> nll = forward->NextTokenNll(79, 89).value();
-    return std::accumulate(nll.begin(), nll.end(), 0.0);
-  };
-  const double delta = (sum(Plan(40)) - sum(ExactPlan())) / 10;
-  const NllWindow& continuation = report->runs[0].windows[1];
-  EXPECT_EQ(continuation.name, "continuation");
-  EXPECT_EQ(continuation.tokens, 10);
-  ASSERT_THAT(continuation.deltas, SizeIs(4));
-  EXPECT_NEAR(continuation.deltas[0], delta, 1e-9);
-
-  const std::string lines = ToJsonLines(*report);
-  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 4);
-  const formats::Json first = formats::ParseJson(lines.substr(0, lines.find('\n'))).value();
-  EXPECT_EQ(first["fill"], "ridge");
-  EXPECT_EQ(first["window"], "tail");
-  EXPECT_EQ(first["window_tokens"], 29);
-  EXPECT_EQ(first["documents"], 4);
-}
-
-TEST_F(FilledForwardTest, EvalNllRefusesDocumentsThatMakeNoSense) {
-  const auto maps = RandomMaps();
-  const auto reason = [&](const std::vector<std::vector<int32_t>>& documents, int64_t tail) {
-    NllOptions options;
-    options.tail = tail;
-    options.continuation = 10;
-    return base::GetErrorDetail(EvalNll(*model_, identity_, *maps, documents, options).status())->reason;
-  };
-  EXPECT_EQ(reason({}, 20), "EVAL_NO_DOCUMENTS");
-  EXPECT_EQ(reason(documents_, 80), "EVAL_WINDOWS");
-  EXPECT_EQ(reason(documents_, 1), "EVAL_WINDOWS");
-  documents_[2].pop_back();
-  EXPECT_EQ(reason(documents_, 20), "EVAL_LENGTHS");
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 
 #include "engine/base/file.h"
 #include "engine/eval/bootstrap.h"
-#include "engine/eval/nll.h"
+#include "engine/eval/text.h"
 #include "engine/fit/fit.h"
 #include "engine/formats/json.h"
 #include "engine/ridge/device_maps.h"
@@ -55,23 +55,33 @@ class QualityTest : public testing::Test {
     return result.ok() ? *std::move(result) : fit::FitResult();
   }
 
-  eval::NllReport Evaluate(const ridge::MapSet& set, std::vector<eval::Fill> fills) {
+  // Records of the paired loss over the reference's documents.
+  std::vector<eval::Record> Evaluate(const ridge::MapSet& set, const std::vector<eval::Fill>& fills) {
     const auto maps = ridge::DeviceMaps::Load(set, *model_.backend).value();
     std::vector<std::vector<int32_t>> documents;
     for (fit::Document& document : ListedWindows(*model_.tokenizer, "heldout", "nll")) {
       documents.push_back(std::move(document.ids));
     }
-    eval::NllOptions options;
-    options.fills = std::move(fills);
-    options.progress = [](int64_t done) {
-      std::fprintf(stderr, "paired NLL: %d documents\n", static_cast<int>(done));
+    eval::TextOptions options;
+    options.variants.clear();
+    for (eval::Fill fill : fills) options.variants.push_back({fill});
+    options.distant = options.novel = false;
+    const auto subject = eval::Subject::Create(*model_.model, *maps, {.max_tokens = 4096}).value();
+    std::vector<eval::Record> records;
+    eval::RunOptions run;
+    run.progress = [](const eval::Progress& progress) {
+      std::fprintf(stderr, "paired NLL: %d documents\n", static_cast<int>(progress.done));
       return absl::OkStatus();
     };
-    const auto report = eval::EvalNll(*model_.model, model_.identity, *maps, documents, options);
-    EXPECT_TRUE(report.ok()) << report.status();
-    if (!report.ok()) return {};
-    std::printf("%s", eval::ToJsonLines(*report).c_str());
-    return *report;
+    run.emit = [&](const eval::Record& record) {
+      std::printf("%s\n", record.dump().c_str());
+      records.push_back(record);
+      return absl::OkStatus();
+    };
+    const absl::Status status =
+        eval::RunMeasure(eval::TextMeasure::Create(std::move(documents), options).value(), *subject, run);
+    EXPECT_TRUE(status.ok()) << status;
+    return records;
   }
 
   formats::Json reference_;
@@ -112,14 +122,13 @@ TEST_F(QualityTest, PairedNllIsWithinTheReferenceInterval) {
     std::printf("layer %d  K cos %.4f  V err %.4f  identity %.4f %.4f\n", r.layer, r.k_cosine, r.v_error,
                 r.identity_k_cosine, r.identity_v_error);
   }
-  const eval::NllReport report = Evaluate(**set, {eval::Fill::kRidge, eval::Fill::kIdentity});
+  const std::vector<eval::Record> records = Evaluate(**set, {eval::Fill::kRidge, eval::Fill::kIdentity});
   const formats::Json& want = reference_["paired_dnll"];
-  for (const eval::NllRun& run : report.runs) {
-    for (const eval::NllWindow& window : run.windows) {
-      const formats::Json& interval = want[std::string(eval::Name(run.fill))][window.name];
-      EXPECT_GE(window.delta.mean, interval[1].get<double>()) << eval::Name(run.fill) << " " << window.name;
-      EXPECT_LE(window.delta.mean, interval[2].get<double>()) << eval::Name(run.fill) << " " << window.name;
-    }
+  for (const eval::Record& r : records) {
+    const std::string fill = r["fill"], window = r["window"];
+    const formats::Json& interval = want[fill][window];
+    EXPECT_GE(r["mean"].get<double>(), interval[1].get<double>()) << fill << " " << window;
+    EXPECT_LE(r["mean"].get<double>(), interval[2].get<double>()) << fill << " " << window;
   }
 
   // A negative control on the same documents. One position is told for docs/method.md: all filled keys move
@@ -131,15 +140,17 @@ TEST_F(QualityTest, PairedNllIsWithinTheReferenceInterval) {
       testing_support::ShiftKeyPositions(*model_.model, shift, shifted.back());
     }
     ASSERT_TRUE(ridge::SaveMapSet(Out("shifted"), (*set)->manifest(), shifted).ok());
-    const eval::NllReport off = Evaluate(**ridge::MapSet::Load(Out("shifted")), {eval::Fill::kRidge});
-    for (size_t w = 0; w < off.runs[0].windows.size(); ++w) {
-      std::vector<double> more = off.runs[0].windows[w].deltas;
-      for (size_t i = 0; i < more.size(); ++i) more[i] -= report.runs[0].windows[w].deltas[i];
+    const auto off = Evaluate(**ridge::MapSet::Load(Out("shifted")), {eval::Fill::kRidge});
+    for (size_t w = 0; w < off.size(); ++w) {
+      const auto values = records[w]["values"].get<std::vector<double>>();
+      auto more = off[w]["values"].get<std::vector<double>>();
+      for (size_t i = 0; i < more.size(); ++i) more[i] -= values[i];
       const eval::Interval cost = eval::Bootstrap(more);
+      const std::string window = off[w]["window"];
       std::printf("%d positions off cost %+.5f [%+.5f, %+.5f] nats in window %s\n", shift, cost.mean,
-                  cost.low, cost.high, off.runs[0].windows[w].name.c_str());
+                  cost.low, cost.high, window.c_str());
       // The tail's first rows stand next to the bulk; forced tokens are 512 and more away.
-      if (shift == 32 && off.runs[0].windows[w].name == "tail") {
+      if (shift == 32 && window == "tail") {
         EXPECT_GT(cost.low, 0);
       }
     }

@@ -1,0 +1,103 @@
+#include "engine/eval/measure.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "engine/base/sha256.h"
+#include "engine/base/status.h"
+
+namespace ridgefill::eval {
+namespace {
+
+constexpr size_t kShortDigest = 12;
+
+std::string Short(const std::string& digest) { return digest.substr(0, kShortDigest); }
+
+std::string Key(absl::string_view text) { return base::Sha256Hex(text).substr(0, 2 * kShortDigest); }
+
+// The measure's name first, then what ran, then the figures.
+Record WithHeader(const Header& header, const Record& record) {
+  Record out = Record::object();
+  out["measure"] = record["measure"];
+  out.update(ToRecord(header));
+  out.update(record);
+  return out;
+}
+
+// Under a key of its content: a record that is there already stays alone.
+absl::Status Write(const Record& record, const RunOptions& options) {
+  const std::string key = Key(record.dump());
+  if (options.records != nullptr && options.records->Find(key) == nullptr) {
+    RF_RETURN_IF_ERROR(options.records->Append(key, record));
+  }
+  return options.emit ? options.emit(record) : absl::OkStatus();
+}
+
+}  // namespace
+
+Record ToRecord(const Header& header) {
+  return {{"model", header.model},  {"weights", Short(header.weights)}, {"maps", Short(header.maps)},
+          {"split", header.split},  {"backend", header.backend},        {"isa", header.isa},
+          {"commit", header.commit}};
+}
+
+absl::Status RunMeasure(const Measure& measure, Subject& subject, const RunOptions& options) {
+  const std::string config = ToRecord(options.header).dump() + measure.Config().dump();
+  std::vector<Record> values;
+  for (int64_t item = 0; item < measure.items(); ++item) {
+    const std::string key = Key(config + measure.Digest(item));
+    const Record* found = options.items == nullptr ? nullptr : options.items->Find(key);
+    const bool resumed = found != nullptr;
+    if (resumed) {
+      values.push_back((*found)["values"]);
+    } else {
+      RF_ASSIGN_OR_RETURN(Record made, measure.Values(subject, item));
+      if (options.items != nullptr) {
+        Record line = Record::object();
+        line["values"] = made;
+        RF_RETURN_IF_ERROR(options.items->Append(key, std::move(line)));
+      }
+      values.push_back(std::move(made));
+    }
+    if (options.progress) {
+      RF_RETURN_IF_ERROR(options.progress({measure.name(), item + 1, measure.items(), resumed}));
+    }
+  }
+  for (const Record& record : measure.Records(values)) {
+    RF_RETURN_IF_ERROR(Write(WithHeader(options.header, record), options));
+  }
+  return absl::OkStatus();
+}
+
+double Rounded(double x) { return std::round(x * 1e6) / 1e6; }
+
+Record Rounded(absl::Span<const double> x) {
+  Record out = Record::array();
+  for (double value : x) out.push_back(Rounded(value));
+  return out;
+}
+
+Record Figures(absl::Span<const double> by_document) {
+  const Interval interval = Bootstrap(by_document);
+  return {{"mean", Rounded(interval.mean)}, {"low", Rounded(interval.low)}, {"high", Rounded(interval.high)}};
+}
+
+Record ToRecord(const Variant& variant) {
+  return {{"mode", std::string(ridge::Name(variant.mode()))},
+          {"fill", std::string(Name(variant.fill))},
+          {"selection", variant.selection},
+          {"share", variant.share}};
+}
+
+std::string TokensDigest(absl::Span<const int32_t> ids) {
+  return Short(base::Sha256Hex({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t)}));
+}
+
+std::string DocumentsDigest(absl::Span<const std::vector<int32_t>> documents) {
+  base::Sha256 digest;
+  for (const std::vector<int32_t>& document : documents) digest.Update(TokensDigest(document));
+  return Short(digest.HexDigest());
+}
+
+}  // namespace ridgefill::eval

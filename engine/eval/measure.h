@@ -1,0 +1,69 @@
+// One measure over a list of items (documents, needles), made so that a run that was killed goes on where it
+// was: an item's values are a pure function of the run's header, the measure's configuration and the item,
+// and records are a pure function of all items' values.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/eval/bootstrap.h"
+#include "engine/eval/json_log.h"
+#include "engine/eval/subject.h"
+
+namespace ridgefill::eval {
+
+// In every record: what ran. Digests are cut to 12 digits.
+struct Header {
+  std::string model, weights, maps, backend, isa, commit;
+  int split = 0;
+};
+Record ToRecord(const Header& header);
+
+class Measure {
+ public:
+  virtual ~Measure() = default;
+  virtual std::string name() const = 0;  // for progress: "text 4096", "needle single 2048"
+  virtual Record Config() const = 0;     // all that decides an item's values, beside header and item
+  virtual int64_t items() const = 0;
+  virtual int64_t tokens(int64_t item) const = 0;
+  virtual std::string Digest(int64_t item) const = 0;
+  virtual absl::StatusOr<Record> Values(Subject& subject, int64_t item) const = 0;
+  // Each starts with "measure"; the runner puts the header after it.
+  virtual std::vector<Record> Records(absl::Span<const Record> values) const = 0;
+};
+
+struct Progress {
+  std::string measure;
+  int64_t done = 0, items = 0;
+  bool resumed = false;  // the last item's values were there already
+};
+
+struct RunOptions {
+  Header header;
+  JsonLog* items = nullptr;                               // values of finished items
+  JsonLog* records = nullptr;                             // finished records
+  std::function<absl::Status(const Progress&)> progress;  // after each item; an error ends the run
+  std::function<absl::Status(const Record&)> emit;        // each record, found or new
+};
+absl::Status RunMeasure(const Measure& measure, Subject& subject, const RunOptions& options);
+
+// Six decimals: what files keep, so that a run that went on gives the figures of one that was not stopped.
+double Rounded(double x);
+Record Rounded(absl::Span<const double> x);
+// {"mean": .., "low": .., "high": ..} of one value a document.
+Record Figures(absl::Span<const double> by_document);
+// {"mode", "fill", "selection", "share"}.
+Record ToRecord(const Variant& variant);
+// sha256 over token ids, 12 digits.
+std::string TokensDigest(absl::Span<const int32_t> ids);
+// The same over documents in order.
+std::string DocumentsDigest(absl::Span<const std::vector<int32_t>> documents);
+
+}  // namespace ridgefill::eval

@@ -1,0 +1,79 @@
+// What is measured: a model with a map set, run exactly and in the variants that a report compares.
+//
+// One document at a time: Lower once, RunExact once, then RunFilled for each variant and tail; after each run
+// its rows are read from forward(). Not thread-safe; model and maps must outlive it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/eval/filled_forward.h"
+#include "engine/model/model.h"
+#include "engine/ridge/device_maps.h"
+#include "engine/ridge/fill_plan.h"
+#include "engine/runtime/fill_pass.h"
+
+namespace ridgefill::eval {
+
+enum class Fill : uint8_t { kRidge, kIdentity };
+absl::string_view Name(Fill fill);  // "ridge", "identity"
+
+// How the bulk of a prompt gets its late K and V.
+struct Variant {
+  Fill fill = Fill::kRidge;
+  std::string selection = "none";  // which bulk rows run exactly beside tail and outliers
+  double share = 0;                // of the bulk that is selected, at most
+
+  ridge::Mode mode() const { return selection == "none" ? ridge::Mode::kSpeed : ridge::Mode::kQuality; }
+};
+
+// Of a document: a prompt, and tokens forced after it. Rows from `tail_begin()` on are exact, the forced ones
+// too, as generated rows are.
+struct Shape {
+  int64_t prompt_tokens = 0;
+  int64_t tail = 0;
+  int64_t tail_begin() const { return prompt_tokens - tail; }
+};
+
+class Subject {
+ public:
+  struct Options {
+    int64_t max_tokens = 0;  // of a document, at most
+    int64_t chunk_rows = 1024;
+  };
+  static absl::StatusOr<std::unique_ptr<Subject>> Create(const model::Model& model,
+                                                         const ridge::DeviceMaps& maps,
+                                                         const Options& options);
+
+  // The lower layers of a document: before its runs.
+  absl::Status Lower(absl::Span<const int32_t> ids);
+  absl::Status RunExact();
+  absl::Status RunFilled(const Variant& variant, const Shape& shape);
+  // What RunFilled runs exactly. A pure function of the document for selection "none".
+  ridge::FillPlan Plan(const Variant& variant, const Shape& shape) const;
+
+  FilledForward& forward() { return *forward_; }
+  const model::Model& model() const { return model_; }
+  const ridge::MapSetManifest& manifest() const { return maps_.manifest(); }
+  int64_t max_tokens() const { return max_tokens_; }
+
+ private:
+  Subject(const model::Model& model, const ridge::DeviceMaps& maps, int64_t max_tokens)
+      : model_(model), maps_(maps), max_tokens_(max_tokens) {}
+
+  const model::Model& model_;
+  const ridge::DeviceMaps& maps_;
+  const int64_t max_tokens_;
+  int64_t tokens_ = 0;
+  std::unique_ptr<FilledForward> forward_;
+  std::map<Fill, std::unique_ptr<runtime::FillPass>> fills_;
+};
+
+}  // namespace ridgefill::eval

@@ -83,7 +83,7 @@ fit_maps() {
   # Beside its place until it is whole: an interrupted fit is never taken for a map set.
   mkdir -p "$home/maps"
   "$bin/ridgefill" fit --model $model --corpus tests/data/corpus/calibration --split 18 --out "$home/maps/.$model.partial"
-  # Where a fit was interrupted there are sums and no map set; somebody may want to go on with them.
+  # Where a fit was interrupted there are rows and no map set; somebody may want to go on with them.
   if [ -e "$maps" ]; then
     local aside
     aside=$(mktemp -d "$home/maps/.$model.unfinished.XXXXXX")

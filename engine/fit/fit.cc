@@ -44,7 +44,7 @@ absl::Status CheckOptions(const model::ModelConfig& config, const std::vector<Do
   }
   if (o.out.empty()) return BadOption("FIT_OUT", "no output folder given");
   if (o.rows < 0 || (o.rows == 0 && o.merge.empty())) {
-    return BadOption("FIT_ROWS", absl::StrCat("rows must be at least 1 without sums to merge, got ", o.rows));
+    return BadOption("FIT_ROWS", absl::StrCat("rows must be at least 1 without rows to merge, got ", o.rows));
   }
   if (o.tail_minimum < 1 || o.tail_default < o.tail_minimum || o.min_bulk < 0) {
     return BadOption(
@@ -242,7 +242,7 @@ class Fitter {
       SortByMap(gate_, fit);
       SortByMap(gate_, held_out);
     }
-    RF_ASSIGN_OR_RETURN(const auto solver, Solver::Create(fit, held_out, {}));
+    RF_ASSIGN_OR_RETURN(const auto solver, Solver::Create(model_.backend(), fit, held_out, {}));
     const int threads = model_.backend().capabilities().threads;
     for (int layer = options_.split + 1; layer < key_.layers; layer += threads) {
       RF_RETURN_IF_ERROR(SolveSome(*solver, fit, held_out, layer, std::min(layer + threads, key_.layers)));
@@ -250,20 +250,23 @@ class Fitter {
     return absl::OkStatus();
   }
 
-  // Layers [begin, end), each on a thread of its own.
-  absl::Status SolveSome(const Solver& solver, const Samples& fit, const Samples& held_out, int begin,
-                         int end) {
-    std::vector<absl::StatusOr<SolvedLayer>> solved(end - begin, absl::InternalError("not solved"));
-    std::vector<std::thread> threads;
+  // Layers [begin, end): summed one after the other, solved each on a thread of its own.
+  absl::Status SolveSome(Solver& solver, const Samples& fit, const Samples& held_out, int begin, int end) {
+    std::vector<std::unique_ptr<LayerSums>> sums;
     for (int layer = begin; layer < end; ++layer) {
-      threads.emplace_back(
-          [&, layer] { solved[layer - begin] = solver.Solve(Layer(fit, layer), Layer(held_out, layer)); });
+      RF_ASSIGN_OR_RETURN(auto some, solver.Sum(Layer(fit, layer), Layer(held_out, layer)));
+      sums.push_back(std::move(some));
+    }
+    std::vector<absl::StatusOr<SolvedLayer>> solved(sums.size(), absl::InternalError("not solved"));
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < sums.size(); ++i) {
+      threads.emplace_back([&, i] { solved[i] = solver.Solve(*sums[i]); });
     }
     for (std::thread& thread : threads) thread.join();
-    for (int layer = begin; layer < end; ++layer) {
-      RF_RETURN_IF_ERROR(solved[layer - begin].status());
-      solved_.push_back(*std::move(solved[layer - begin]));
-      solved_.back().map.layer = layer;
+    for (size_t i = 0; i < solved.size(); ++i) {
+      RF_RETURN_IF_ERROR(solved[i].status());
+      solved_.push_back(*std::move(solved[i]));
+      solved_.back().map.layer = begin + static_cast<int>(i);
     }
     return Progress(FitStage::kSolve, end - options_.split - 1, key_.layers - options_.split - 1, 0);
   }

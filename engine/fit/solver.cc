@@ -8,6 +8,7 @@
 #include "engine/base/check.h"
 #include "engine/base/status.h"
 #include "engine/fit/matrix.h"
+#include "engine/runtime/host_bytes.h"
 
 namespace ridgefill::fit {
 namespace {
@@ -35,22 +36,48 @@ struct Moments {
   }
 };
 
-// x (of one row length) and y of rows [begin, end), each row times the root of its weight.
-void AddBlock(const RowMatrix& x, const RowMatrix& y, Moments& to) {
-  Eigen::MatrixXf xx = Eigen::MatrixXf::Zero(x.cols(), x.cols());
-  xx.selfadjointView<Eigen::Lower>().rankUpdate(x.transpose());
-  to.xx.triangularView<Eigen::Lower>() += xx.cast<double>();
-  const Eigen::MatrixXf xy = x.transpose() * y;
-  to.xy += xy.cast<double>();
-  to.yy += y.cast<double>().colwise().squaredNorm().transpose();
-}
+struct Sums final : LayerSums {
+  std::vector<Moments> fit, held_out;  // by map
+};
 
-Moments SumUp(const Samples& samples, const LayerSamples& layer, int64_t begin, int64_t end) {
-  const int64_t inputs = samples.inputs;
-  const int64_t outputs = static_cast<int64_t>(layer.y.size() / std::max<size_t>(1, samples.rows.size()));
-  Moments sums(inputs, outputs);
-  for (int64_t at = begin; at < end; at += kBlockRows) {
-    const int64_t rows = std::min(kBlockRows, end - at);
+// Sums rows up on a backend, a block at a time.
+class Summer {
+ public:
+  static absl::StatusOr<std::unique_ptr<Summer>> Create(kernels::Backend& backend, int64_t inputs) {
+    auto out = std::make_unique<Summer>(backend);
+    RF_ASSIGN_OR_RETURN(out->x_, backend.Allocate(kernels::DType::kF32, {kBlockRows, inputs}));
+    return out;
+  }
+  explicit Summer(kernels::Backend& backend) : backend_(backend), stream_(backend.NewStream()) {}
+
+  absl::StatusOr<std::vector<Moments>> Parts(const Samples& samples, const LayerSamples& layer) {
+    const int64_t outputs = static_cast<int64_t>(layer.y.size() / std::max<size_t>(1, samples.rows.size()));
+    RF_RETURN_IF_ERROR(Allocate(samples.inputs, outputs));
+    std::vector<Moments> parts;
+    int64_t begin = 0;
+    for (int64_t end : samples.ends) {
+      parts.emplace_back(samples.inputs, outputs);
+      for (int64_t at = begin; at < end; at += kBlockRows) {
+        RF_RETURN_IF_ERROR(AddBlock(samples, layer, at, std::min(kBlockRows, end - at), parts.back()));
+      }
+      begin = end;
+    }
+    return parts;
+  }
+
+ private:
+  absl::Status Allocate(int64_t inputs, int64_t outputs) {
+    if (y_.view().rank == 2 && y_.view().dim(1) == outputs) return absl::OkStatus();
+    RF_ASSIGN_OR_RETURN(y_, backend_.Allocate(kernels::DType::kF32, {kBlockRows, outputs}));
+    RF_ASSIGN_OR_RETURN(product_,
+                        backend_.Allocate(kernels::DType::kF32, {inputs * std::max(inputs, outputs)}));
+    return absl::OkStatus();
+  }
+
+  // Each row times the root of its weight.
+  absl::Status AddBlock(const Samples& samples, const LayerSamples& layer, int64_t at, int64_t rows,
+                        Moments& to) {
+    const int64_t inputs = to.x.size(), outputs = to.y.size();
     RowMatrix x = Eigen::Map<const RowMatrix>(samples.x.data() + at * inputs, rows, inputs);
     RowMatrix y = Eigen::Map<const RowMatrix>(layer.y.data() + at * outputs, rows, outputs);
     Eigen::VectorXf root = Eigen::VectorXf::Ones(rows);
@@ -59,14 +86,38 @@ Moments SumUp(const Samples& samples, const LayerSamples& layer, int64_t begin, 
     }
     x.array().colwise() *= root.array();
     y.array().colwise() *= root.array();
-    sums.n += root.cast<double>().squaredNorm();
-    sums.x += x.cast<double>().transpose() * root.cast<double>();
-    sums.y += y.cast<double>().transpose() * root.cast<double>();
-    AddBlock(x, y, sums);
+    to.n += root.cast<double>().squaredNorm();
+    to.x += x.cast<double>().transpose() * root.cast<double>();
+    to.y += y.cast<double>().transpose() * root.cast<double>();
+    to.yy += y.cast<double>().colwise().squaredNorm().transpose();
+    const kernels::TensorView x_view = x_.view().Rows(0, rows), y_view = y_.view().Rows(0, rows);
+    RF_RETURN_IF_ERROR(Upload(x, x_view));
+    RF_RETURN_IF_ERROR(Upload(y, y_view));
+    RF_RETURN_IF_ERROR(AddProduct(x_view, x_view, to.xx));
+    return AddProduct(x_view, y_view, to.xy);
   }
-  sums.xx.triangularView<Eigen::StrictlyUpper>() = sums.xx.transpose();
-  return sums;
-}
+
+  absl::Status Upload(const RowMatrix& from, const kernels::TensorView& to) {
+    return backend_.CopyFromHost(*stream_, runtime::HostBytes(absl::MakeConstSpan(from.data(), from.size())),
+                                 to);
+  }
+
+  absl::Status AddProduct(const kernels::TensorView& a, const kernels::TensorView& b, Matrix& to) {
+    const kernels::TensorView product = product_.view().Rows(0, to.size()).Reshape({to.rows(), to.cols()});
+    RowMatrix host(to.rows(), to.cols());
+    RF_RETURN_IF_ERROR(backend_.Gram(*stream_, {a, b, product}));
+    RF_RETURN_IF_ERROR(
+        backend_.CopyToHost(*stream_, product, runtime::HostBytes(absl::MakeSpan(host.data(), host.size()))));
+    RF_RETURN_IF_ERROR(backend_.Synchronize(*stream_));
+    to += host.cast<double>();
+    return absl::OkStatus();
+  }
+
+  kernels::Backend& backend_;
+  std::unique_ptr<kernels::Stream> stream_;
+  kernels::Tensor x_, y_;    // f32 [kBlockRows, inputs], [kBlockRows, outputs]
+  kernels::Tensor product_;  // f32 [inputs * max(inputs, outputs)]
+};
 
 // Around the rows' own means.
 Matrix CentredXx(const Moments& m) { return m.xx - m.x * m.x.transpose() / m.n; }
@@ -95,8 +146,8 @@ Affine WithBias(const Moments& m, Matrix w) {
 
 class RidgeSolver final : public Solver {
  public:
-  RidgeSolver(Samples fit, Samples held_out, const SolveOptions& options)
-      : fit_(std::move(fit)), held_out_(std::move(held_out)), options_(options) {
+  RidgeSolver(std::unique_ptr<Summer> summer, Samples fit, Samples held_out, const SolveOptions& options)
+      : summer_(std::move(summer)), fit_(std::move(fit)), held_out_(std::move(held_out)), options_(options) {
     const int64_t inputs = fit_.inputs;
     Eigen::Map<RowMatrix> x(fit_.x.data(), static_cast<int64_t>(fit_.rows.size()), inputs);
     Eigen::Map<RowMatrix> held(held_out_.x.data(), static_cast<int64_t>(held_out_.rows.size()), inputs);
@@ -106,8 +157,17 @@ class RidgeSolver final : public Solver {
     origin_ = origin_.cast<float>().cast<double>();
   }
 
-  absl::StatusOr<SolvedLayer> Solve(const LayerSamples& fit, const LayerSamples& held_out) const override {
-    std::vector<Moments> parts = Parts(fit_, fit), held_parts = Parts(held_out_, held_out);
+  absl::StatusOr<std::unique_ptr<LayerSums>> Sum(const LayerSamples& fit,
+                                                 const LayerSamples& held_out) override {
+    auto sums = std::make_unique<Sums>();
+    RF_ASSIGN_OR_RETURN(sums->fit, summer_->Parts(fit_, fit));
+    RF_ASSIGN_OR_RETURN(sums->held_out, summer_->Parts(held_out_, held_out));
+    return sums;
+  }
+
+  absl::StatusOr<SolvedLayer> Solve(const LayerSums& sums) const override {
+    const std::vector<Moments>& parts = static_cast<const Sums&>(sums).fit;
+    const std::vector<Moments>& held_parts = static_cast<const Sums&>(sums).held_out;
     const Moments all = Total(parts), held = Total(held_parts);
     if (!(all.n > 0) || !(held.n > 0)) {
       return base::Error(absl::StatusCode::kInvalidArgument, "FIT_NO_ROWS",
@@ -125,16 +185,6 @@ class RidgeSolver final : public Solver {
   }
 
  private:
-  static std::vector<Moments> Parts(const Samples& samples, const LayerSamples& layer) {
-    std::vector<Moments> parts;
-    int64_t begin = 0;
-    for (int64_t end : samples.ends) {
-      parts.push_back(SumUp(samples, layer, begin, end));
-      begin = end;
-    }
-    return parts;
-  }
-
   static Moments Total(const std::vector<Moments>& parts) {
     Moments total = parts.front();
     for (size_t i = 1; i < parts.size(); ++i) total.Add(parts[i]);
@@ -227,6 +277,7 @@ class RidgeSolver final : public Solver {
     }
   }
 
+  std::unique_ptr<Summer> summer_;
   Samples fit_, held_out_;  // x around origin_
   const SolveOptions options_;
   Vector origin_;
@@ -234,15 +285,16 @@ class RidgeSolver final : public Solver {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Solver>> Solver::Create(Samples fit, Samples held_out,
-                                                       const SolveOptions& options) {
+absl::StatusOr<std::unique_ptr<Solver>> Solver::Create(kernels::Backend& backend, Samples fit,
+                                                       Samples held_out, const SolveOptions& options) {
   if (fit.rows.empty() || held_out.rows.empty()) {
     return base::Error(absl::StatusCode::kInvalidArgument, "FIT_NO_ROWS",
                        absl::StrCat("a fit needs rows and held-out rows, there are ", fit.rows.size(),
                                     " and ", held_out.rows.size()));
   }
   RF_CHECK(fit.inputs == held_out.inputs && fit.ends.size() == held_out.ends.size());
-  return std::make_unique<RidgeSolver>(std::move(fit), std::move(held_out), options);
+  RF_ASSIGN_OR_RETURN(auto summer, Summer::Create(backend, fit.inputs));
+  return std::make_unique<RidgeSolver>(std::move(summer), std::move(fit), std::move(held_out), options);
 }
 
 }  // namespace ridgefill::fit

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "engine/fit/samples.h"
 #include "engine/ridge/map_set.h"
+#include "kernels/api/backend.h"
 
 namespace ridgefill::fit {
 
@@ -39,15 +40,25 @@ struct SolvedLayer {
   SolvedHalf k, v;
 };
 
+// A layer's weighted sums over the samples of each map.
+class LayerSums {
+ public:
+  virtual ~LayerSums() = default;
+};
+
 class Solver {
  public:
-  // Both in the order of the same gate. INVALID_ARGUMENT (FIT_NO_ROWS) without fit or held-out rows.
-  static absl::StatusOr<std::unique_ptr<Solver>> Create(Samples fit, Samples held_out,
-                                                        const SolveOptions& options);
+  // Both in the order of the same gate. INVALID_ARGUMENT (FIT_NO_ROWS) without fit or held-out rows. The
+  // backend must outlive the solver.
+  static absl::StatusOr<std::unique_ptr<Solver>> Create(kernels::Backend& backend, Samples fit,
+                                                        Samples held_out, const SolveOptions& options);
   virtual ~Solver() = default;
-  // Thread-safe: layers may be solved side by side. INVALID_ARGUMENT (FIT_NO_ROWS) when no row weighs
-  // anything; FAILED_PRECONDITION (FIT_SINGULAR) when no penalty gives a positive definite system.
-  virtual absl::StatusOr<SolvedLayer> Solve(const LayerSamples& fit, const LayerSamples& held_out) const = 0;
+  // On the backend; one call at a time.
+  virtual absl::StatusOr<std::unique_ptr<LayerSums>> Sum(const LayerSamples& fit,
+                                                         const LayerSamples& held_out) = 0;
+  // On the host; thread-safe. INVALID_ARGUMENT (FIT_NO_ROWS) when no row weighs anything; FAILED_PRECONDITION
+  // (FIT_SINGULAR) when no penalty gives a positive definite system.
+  virtual absl::StatusOr<SolvedLayer> Solve(const LayerSums& sums) const = 0;
 };
 
 }  // namespace ridgefill::fit

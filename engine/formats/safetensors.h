@@ -72,7 +72,7 @@ class SafetensorsSet {
 };
 
 // Writes atomically, tensors in the given order; info.offset is ignored and byte_size must fit dims. The
-// bytes are not copied, so sums larger than half of the memory can be stored.
+// bytes are not copied, so tensors larger than half of the memory can be stored.
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const TensorBytes> tensors,
                               const SafetensorsMetadata& metadata = {});
 

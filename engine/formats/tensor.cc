@@ -81,15 +81,4 @@ int64_t ElementCount(const TensorInfo& info) {
   return count;
 }
 
-absl::StatusOr<std::vector<double>> ReadF64(const TensorBytes& tensor) {
-  if (tensor.info.encoding != Encoding::kF64) {
-    return Refuse("TENSOR_ENCODING", absl::StrCat("tensor ", tensor.info.name, " is ",
-                                                  EncodingName(tensor.info.encoding), ", must be F64"));
-  }
-  std::vector<double> values(tensor.bytes.size() / sizeof(double));
-  if (values.empty()) return values;  // memcpy takes no null pointer, not even for nothing
-  std::memcpy(values.data(), tensor.bytes.data(), values.size() * sizeof(double));
-  return values;
-}
-
 }  // namespace ridgefill::formats

@@ -72,7 +72,4 @@ int64_t ElementCount(const TensorInfo& info);
 // `gguf` Python package for ggml types. Integers and F64 are refused: they are never weights.
 absl::Status Dequantize(Encoding encoding, absl::string_view bytes, int64_t begin, absl::Span<float> out);
 
-// A copy of an F64 tensor (stored sums).
-absl::StatusOr<std::vector<double>> ReadF64(const TensorBytes& tensor);
-
 }  // namespace ridgefill::formats

@@ -132,12 +132,12 @@ class Quickstart(unittest.TestCase):
     def test_unfinished_fit_is_moved_aside(self):
         maps = self.home / "maps" / MODEL.removesuffix(".gguf")
         maps.mkdir(parents=True)
-        (maps / "sums.safetensors").write_text("sums")
+        (maps / "00000.safetensors").write_text("rows")
         code, out, err = self.run_script()
         self.assertEqual(code, 0, out + err)
         self.assertEqual([path.name for path in maps.iterdir()], ["ridgefill.json"])
         (aside,) = maps.parent.glob(f".{maps.name}.unfinished.*/{maps.name}")
-        self.assertEqual((aside / "sums.safetensors").read_text(), "sums")
+        self.assertEqual((aside / "00000.safetensors").read_text(), "rows")
 
     def test_bad_arguments(self):
         self.assert_fails(self.run_script("--port", "70000"), "--port must be in 1..65530, got '70000'")

@@ -68,11 +68,20 @@ LayerSamples LayerOf(const Data& data, std::vector<float> weights = {}) {
   return layer;
 }
 
+absl::StatusOr<SolvedLayer> SolveSamples(Samples fit, const LayerSamples& fit_layer, Samples held_out,
+                                         const LayerSamples& held_out_layer,
+                                         const SolveOptions& options = {}) {
+  const auto backend = kernels::MakeReferenceBackend();
+  auto solver = Solver::Create(*backend, std::move(fit), std::move(held_out), options);
+  if (!solver.ok()) return solver.status();
+  const auto sums = (*solver)->Sum(fit_layer, held_out_layer);
+  if (!sums.ok()) return sums.status();
+  return (*solver)->Solve(**sums);
+}
+
 absl::StatusOr<SolvedLayer> SolveAll(const Data& fit, const Data& held_out,
                                      const SolveOptions& options = {}) {
-  auto solver = Solver::Create(SamplesOf(fit), SamplesOf(held_out), options);
-  if (!solver.ok()) return solver.status();
-  return (*solver)->Solve(LayerOf(fit), LayerOf(held_out));
+  return SolveSamples(SamplesOf(fit), LayerOf(fit), SamplesOf(held_out), LayerOf(held_out), options);
 }
 
 // Gaussian elimination with partial pivoting: solves a z = b for one right-hand side.
@@ -164,9 +173,8 @@ TEST(Solver, WeightsCountRows) {
   }
   SolveOptions options;
   options.penalties = {1e-2};
-  const auto weighted = Solver::Create(SamplesOf(fit), SamplesOf(held_out), options)
-                            .value()
-                            ->Solve(LayerOf(fit, weights), LayerOf(held_out));
+  const auto weighted =
+      SolveSamples(SamplesOf(fit), LayerOf(fit, weights), SamplesOf(held_out), LayerOf(held_out), options);
   ASSERT_TRUE(weighted.ok()) << weighted.status();
   const auto twice = SolveAll(counted, held_out, options);
   for (size_t i = 0; i < twice->map.weight.size(); ++i) {
@@ -227,9 +235,8 @@ TEST(Solver, AMixtureLearnsWhatOneMapCannot) {
   };
   const Data fit = bend(MakeData(5, 400, 6, 2, 0, 0), 150), held_out = bend(MakeData(6, 60, 6, 2, 0, 0), 20);
   const auto one = SolveAll(fit, held_out);
-  const auto two = Solver::Create(SamplesOf(fit, {150, 400}), SamplesOf(held_out, {20, 60}), {})
-                       .value()
-                       ->Solve(LayerOf(fit), LayerOf(held_out));
+  const auto two = SolveSamples(SamplesOf(fit, {150, 400}), LayerOf(fit), SamplesOf(held_out, {20, 60}),
+                                LayerOf(held_out), {});
   ASSERT_TRUE(one.ok() && two.ok());
   EXPECT_GT(one->k.residual, 0.1);
   EXPECT_LT(two->k.residual, 0.05 * one->k.residual);
@@ -243,9 +250,8 @@ TEST(Solver, AMixtureOfTheSameIsOneMap) {
   SolveOptions options;
   options.shrinkages = {1e-6};
   const auto one = SolveAll(fit, held_out, options);
-  const auto two = Solver::Create(SamplesOf(fit, {30, 60}), SamplesOf(held_out, {300, 600}), options)
-                       .value()
-                       ->Solve(LayerOf(fit), LayerOf(held_out));
+  const auto two = SolveSamples(SamplesOf(fit, {30, 60}), LayerOf(fit), SamplesOf(held_out, {300, 600}),
+                                LayerOf(held_out), options);
   ASSERT_TRUE(one.ok() && two.ok());
   EXPECT_EQ(two->k.shrinkage, 0);
   const size_t half = one->map.weight.size();
@@ -266,8 +272,9 @@ TEST(Solver, RefusesWhatCannotBeSolved) {
   Data same = data;  // no variance at all: nothing to scale a penalty by
   for (auto& x : same.x) x = {1, 1, 1, 1};
   EXPECT_EQ(reason(SolveAll(same, data).status()), "FIT_SINGULAR");
-  const auto solver = Solver::Create(SamplesOf(data), SamplesOf(data), {}).value();
-  EXPECT_EQ(reason(solver->Solve(LayerOf(data, std::vector<float>(30, 0)), LayerOf(data)).status()),
+  EXPECT_EQ(reason(SolveSamples(SamplesOf(data), LayerOf(data, std::vector<float>(30, 0)), SamplesOf(data),
+                                LayerOf(data))
+                       .status()),
             "FIT_NO_ROWS");
 }
 

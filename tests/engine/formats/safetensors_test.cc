@@ -56,12 +56,11 @@ TEST_F(SafetensorsTest, ReadsWhatTheReferenceWrote) {
   EXPECT_EQ(weight->info.encoding, Encoding::kBF16);
   EXPECT_THAT(weight->info.dims, ElementsAre(2, 96));
   EXPECT_EQ(weight->bytes.size(), 384u);
-  EXPECT_THAT(*ReadF64(*file->Tensor("sums.f64")), ElementsAre(0.1, -2.0, 1e300));
+  EXPECT_EQ(file->Tensor("sums.f64")->bytes.size(), 24u);
   EXPECT_EQ(file->Tensor("codes.i8")->bytes, absl::string_view("\x80\xff\0\1\x7f", 5));
   EXPECT_TRUE(file->Tensor("scalar")->info.dims.empty());
   EXPECT_THAT(file->Tensor("empty")->info.dims, ElementsAre(0, 4));
   ExpectRefused(file->Tensor("absent").status(), "MISSING_TENSOR", "absent");
-  ExpectRefused(ReadF64(*weight).status(), "TENSOR_ENCODING", "weight.bf16");
 }
 
 TEST_F(SafetensorsTest, WritesWhatItReads) {
@@ -89,8 +88,6 @@ TEST_F(SafetensorsTest, WritesWhatItReads) {
     EXPECT_EQ(read->info.dims, tensor.info.dims);
     EXPECT_EQ(read->bytes, tensor.bytes);
   }
-  EXPECT_THAT(*ReadF64(*file->Tensor("sums")), ElementsAre(1e-300, -0.0, 3.25));
-  EXPECT_THAT(*ReadF64(*file->Tensor("none64")), testing::IsEmpty());
 }
 
 TEST_F(SafetensorsTest, TheWriterRefusesItsCallersMistakes) {

@@ -243,32 +243,69 @@ class Fitter {
       SortByMap(gate_, held_out);
     }
     RF_ASSIGN_OR_RETURN(const auto solver, Solver::Create(model_.backend(), fit, held_out, {}));
-    const int threads = model_.backend().capabilities().threads;
-    for (int layer = options_.split + 1; layer < key_.layers; layer += threads) {
-      RF_RETURN_IF_ERROR(SolveSome(*solver, fit, held_out, layer, std::min(layer + threads, key_.layers)));
+    for (int layer = options_.split + 1; layer < key_.layers; ++layer) {
+      RF_RETURN_IF_ERROR(SolveLayer(*solver, fit, held_out, layer));
+      RF_RETURN_IF_ERROR(
+          Progress(FitStage::kSolve, layer - options_.split, key_.layers - options_.split - 1, 0));
     }
     return absl::OkStatus();
   }
 
-  // Layers [begin, end): summed one after the other, solved each on a thread of its own.
-  absl::Status SolveSome(Solver& solver, const Samples& fit, const Samples& held_out, int begin, int end) {
+  // Heads with weights of their own are problems of their own: summed one after the other, solved each on a
+  // thread of its own.
+  absl::Status SolveLayer(Solver& solver, const Samples& fit, const Samples& held_out, int layer) {
+    std::vector<Heads> parts = {{0, key_.heads_kv}};
+    if (options_.weights == RowWeights::kHead) {
+      parts.clear();
+      for (int head = 0; head < key_.heads_kv; ++head) parts.push_back({head, head + 1});
+    }
     std::vector<std::unique_ptr<LayerSums>> sums;
-    for (int layer = begin; layer < end; ++layer) {
-      RF_ASSIGN_OR_RETURN(auto some, solver.Sum(Layer(fit, layer), Layer(held_out, layer)));
+    for (const Heads& heads : parts) {
+      RF_ASSIGN_OR_RETURN(auto some, solver.Sum(Layer(fit, layer, heads), Layer(held_out, layer, heads)));
       sums.push_back(std::move(some));
     }
-    std::vector<absl::StatusOr<SolvedLayer>> solved(sums.size(), absl::InternalError("not solved"));
+    std::vector<absl::StatusOr<SolvedLayer>> solved(parts.size(), absl::InternalError("not solved"));
     std::vector<std::thread> threads;
-    for (size_t i = 0; i < sums.size(); ++i) {
+    for (size_t i = 0; i < parts.size(); ++i) {
       threads.emplace_back([&, i] { solved[i] = solver.Solve(*sums[i]); });
     }
     for (std::thread& thread : threads) thread.join();
-    for (size_t i = 0; i < solved.size(); ++i) {
+    SolvedLayer whole = EmptyLayer(layer);
+    for (size_t i = 0; i < parts.size(); ++i) {
       RF_RETURN_IF_ERROR(solved[i].status());
-      solved_.push_back(*std::move(solved[i]));
-      solved_.back().map.layer = begin + static_cast<int>(i);
+      Place(*solved[i], parts[i], whole);
     }
-    return Progress(FitStage::kSolve, end - options_.split - 1, key_.layers - options_.split - 1, 0);
+    solved_.push_back(std::move(whole));
+    return absl::OkStatus();
+  }
+
+  SolvedLayer EmptyLayer(int layer) const {
+    SolvedLayer whole;
+    const int64_t outputs = int64_t{options_.mixture} * 2 * key_.kv_width;
+    whole.map.layer = layer;
+    whole.map.weight.resize(outputs * key_.hidden * (options_.previous_row ? 2 : 1));
+    whole.map.bias.resize(outputs);
+    return whole;
+  }
+
+  // Some heads' K and V go to their rows of every map of the mixture; figures are means over heads.
+  void Place(const SolvedLayer& part, const Heads& heads, SolvedLayer& whole) const {
+    const int64_t dim = key_.kv_width / key_.heads_kv, count = (heads.end - heads.begin) * dim;
+    const int64_t inputs = static_cast<int64_t>(whole.map.weight.size() / whole.map.bias.size());
+    int64_t from = 0;
+    for (int64_t half = 0; half < 2 * options_.mixture; ++half) {  // K, V, K, V, ...
+      for (int64_t i = 0; i < count; ++i, ++from) {
+        const int64_t to = half * key_.kv_width + heads.begin * dim + i;
+        std::copy_n(part.map.weight.begin() + from * inputs, inputs, whole.map.weight.begin() + to * inputs);
+        whole.map.bias[to] = part.map.bias[from];
+      }
+    }
+    const double share = static_cast<double>(heads.end - heads.begin) / key_.heads_kv;
+    for (auto half : {&SolvedLayer::k, &SolvedLayer::v}) {
+      (whole.*half).penalty += share * (part.*half).penalty;
+      (whole.*half).shrinkage += share * (part.*half).shrinkage;
+      (whole.*half).residual += share * (part.*half).residual;
+    }
   }
 
   std::vector<const RowFile*> AllFiles() const {
@@ -284,8 +321,11 @@ class Fitter {
                                             kRowsPerDimension, " per input dimension) are advised"));
   }
 
-  LayerSamples Layer(const Samples& samples, int layer) const {
-    return {Targets(samples, layer), options_.weigh_rows ? Weights(samples, layer) : std::vector<float>()};
+  LayerSamples Layer(const Samples& samples, int layer, const Heads& heads) const {
+    LayerSamples out;
+    out.y = Targets(samples, layer, heads);
+    if (options_.weights != RowWeights::kNone) out.weights = Weights(samples, layer, heads);
+    return out;
   }
 
   absl::Status Store() {
@@ -305,7 +345,7 @@ class Fitter {
     m.outlier_threshold = threshold_;
     m.fit_rows = fit_rows_;
     m.fit_corpus = corpus_;
-    m.fit_weighted = options_.weigh_rows;
+    m.fit_weights = std::string(Name(options_.weights));
     std::vector<ridge::LayerMap> maps;
     for (const SolvedLayer& layer : solved_) maps.push_back(layer.map);
     return ridge::SaveMapSet(options_.out, m, maps, gate_);
@@ -359,6 +399,18 @@ class Fitter {
 };
 
 }  // namespace
+
+absl::string_view Name(RowWeights weights) {
+  switch (weights) {
+    case RowWeights::kNone:
+      return "none";
+    case RowWeights::kLayer:
+      return "layer";
+    case RowWeights::kHead:
+      return "head";
+  }
+  RF_CHECK(false);
+}
 
 absl::string_view Name(FitStage stage) {
   switch (stage) {

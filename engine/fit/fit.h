@@ -26,6 +26,10 @@ inline constexpr int64_t kRowsPerDimension = 40;
 enum class FitStage : uint8_t { kRows, kSolve, kReport };
 absl::string_view Name(FitStage stage);  // "rows", "solve", "report"
 
+// Rows weigh nothing but themselves, or what later rows attend to them: in a layer, or through a KV head.
+enum class RowWeights : uint8_t { kNone, kLayer, kHead };
+absl::string_view Name(RowWeights weights);  // "none", "layer", "head"
+
 struct FitProgress {
   FitStage stage = FitStage::kRows;
   int64_t done = 0, total = 0;  // documents, of kSolve layers
@@ -43,8 +47,7 @@ struct FitOptions {
   std::vector<std::string> merge;
   std::string dtype = "bf16";  // "bf16" or "int8"
   std::string corpus;          // provenance, for people
-  // Rows weigh what later rows attend to them.
-  bool weigh_rows = true;
+  RowWeights weights = RowWeights::kHead;
   int mixture = 8;           // maps per layer; 1: one for all rows
   bool previous_row = true;  // h_S of the row before is an input too
   uint64_t seed = 7;         // of the mixture's clusters

@@ -114,18 +114,22 @@ void SortByMap(const ridge::Gate& gate, Samples& samples) {
   samples = std::move(sorted);
 }
 
-std::vector<float> Targets(const Samples& samples, int layer) {
+std::vector<float> Targets(const Samples& samples, int layer, const Heads& heads) {
   std::vector<float> out;
   for (const RowRef& ref : samples.rows) {
-    const int64_t columns = 2 * int64_t{ref.file->key().kv_width};
-    for (uint16_t bits : ref.file->Kv(layer).subspan(ref.row * columns, columns)) {
-      out.push_back(base::BF16ToF32(bits));
+    const RowsKey& key = ref.file->key();
+    const int64_t width = key.kv_width, dim = width / key.heads_kv;
+    const auto row = ref.file->Kv(layer).subspan(ref.row * 2 * width, 2 * width);
+    for (int64_t half : {int64_t{0}, width}) {
+      for (uint16_t bits : row.subspan(half + heads.begin * dim, (heads.end - heads.begin) * dim)) {
+        out.push_back(base::BF16ToF32(bits));
+      }
     }
   }
   return out;
 }
 
-std::vector<float> Weights(const Samples& samples, int layer) {
+std::vector<float> Weights(const Samples& samples, int layer, const Heads& heads) {
   std::vector<float> out;
   struct Total {
     double mass = 0;
@@ -135,7 +139,7 @@ std::vector<float> Weights(const Samples& samples, int layer) {
   for (const RowRef& ref : samples.rows) {
     const RowsKey& key = ref.file->key();
     float mass = 0;
-    for (int head = 0; head < key.heads_kv; ++head) {
+    for (int head = heads.begin; head < heads.end; ++head) {
       mass += ref.file->Mass(layer)[head * ref.file->tokens() + ref.row];
     }
     out.push_back(mass);

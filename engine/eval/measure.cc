@@ -16,6 +16,11 @@ std::string Short(const std::string& digest) { return digest.substr(0, kShortDig
 
 std::string Key(absl::string_view text) { return base::Sha256Hex(text).substr(0, 2 * kShortDigest); }
 
+// All that an item's values depend on, beside the item.
+std::string ConfigOf(const Measure& measure, const RunOptions& options) {
+  return ToRecord(options.header).dump() + measure.Config().dump();
+}
+
 // The measure's name first, then what ran, then the figures.
 Record WithHeader(const Header& header, const Record& record) {
   Record out = Record::object();
@@ -42,8 +47,19 @@ Record ToRecord(const Header& header) {
           {"commit", header.commit}};
 }
 
+std::vector<int64_t> MissingItems(const Measure& measure, const RunOptions& options) {
+  const std::string config = ConfigOf(measure, options);
+  std::vector<int64_t> out;
+  for (int64_t item = 0; item < measure.items(); ++item) {
+    const bool found =
+        options.items != nullptr && options.items->Find(Key(config + measure.Digest(item))) != nullptr;
+    if (!found) out.push_back(item);
+  }
+  return out;
+}
+
 absl::Status RunMeasure(const Measure& measure, Subject& subject, const RunOptions& options) {
-  const std::string config = ToRecord(options.header).dump() + measure.Config().dump();
+  const std::string config = ConfigOf(measure, options);
   std::vector<Record> values;
   for (int64_t item = 0; item < measure.items(); ++item) {
     const std::string key = Key(config + measure.Digest(item));

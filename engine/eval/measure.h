@@ -33,6 +33,8 @@ class Measure {
   virtual Record Config() const = 0;     // all that decides an item's values, beside header and item
   virtual int64_t items() const = 0;
   virtual int64_t tokens(int64_t item) const = 0;
+  // About how much an item is to compute, in rows of an exact prompt of its length: for an estimate of time.
+  virtual double Work(const Subject& subject, int64_t item) const = 0;
   virtual std::string Digest(int64_t item) const = 0;
   virtual absl::StatusOr<Record> Values(Subject& subject, int64_t item) const = 0;
   // Each starts with "measure"; the runner puts the header after it.
@@ -52,7 +54,13 @@ struct RunOptions {
   std::function<absl::Status(const Progress&)> progress;  // after each item; an error ends the run
   std::function<absl::Status(const Record&)> emit;        // each record, found or new
 };
+// Items of which `options.items` has no values yet.
+std::vector<int64_t> MissingItems(const Measure& measure, const RunOptions& options);
 absl::Status RunMeasure(const Measure& measure, Subject& subject, const RunOptions& options);
+
+// Work beside the exact run, in rows of an exact prompt: of the fill for a prompt row, of a late pass for an
+// exact row, and of scoring a row with the head (of comparing two runs' rows: twice).
+inline constexpr double kFillWork = 0.05, kLateWork = 0.4, kHeadWork = 0.4;
 
 // Six decimals: what files keep, so that a run that went on gives the figures of one that was not stopped.
 double Rounded(double x);

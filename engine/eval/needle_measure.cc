@@ -83,6 +83,11 @@ std::string NeedleMeasure::Digest(int64_t item) const {
   return absl::StrCat(TokensDigest(items_[item].ids), " ", items_[item].prompt_tokens);
 }
 
+double NeedleMeasure::Work(const Subject&, int64_t item) const {
+  const double rows = static_cast<double>(tokens(item)), tail = static_cast<double>(options_.tail);
+  return rows + static_cast<double>(variants_.size()) * (rows * kFillWork + tail * kLateWork);
+}
+
 absl::StatusOr<Record> NeedleMeasure::Score(FilledForward& forward, const NeedleItem& item) const {
   const int64_t begin = item.prompt_tokens - 1, end = static_cast<int64_t>(item.ids.size()) - 1;
   RF_ASSIGN_OR_RETURN(const std::vector<TokenScore> scores,

@@ -21,6 +21,7 @@ class NeedleMeasure : public Measure {
   Record Config() const override;
   int64_t items() const override { return static_cast<int64_t>(items_.size()); }
   int64_t tokens(int64_t item) const override { return static_cast<int64_t>(items_[item].ids.size()); }
+  double Work(const Subject& subject, int64_t item) const override;
   std::string Digest(int64_t item) const override;
   // {"exact": {"right": [0 or 1 for each value], "nll": of the values' tokens, mean}, "runs": [one object for
   // each variant: the same, and "outliers"]}

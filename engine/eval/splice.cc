@@ -24,9 +24,9 @@ Bytes Mixed(const Bytes& exact, const Bytes& filled, absl::string_view half) {
   return out;
 }
 
-// Mean NLL of the two windows.
-struct Losses {
-  double tail = 0, continuation = 0;
+// Of one window: mean NLL less that of the exact run, and mean KL(exact || mixed).
+struct Loss {
+  double dnll = 0, kl = 0;
 };
 
 // One document: its exact and its filled cache, and what any mixture of them costs.
@@ -44,7 +44,8 @@ class Splicer {
   absl::Status Begin(const std::vector<int32_t>& ids) {
     RF_RETURN_IF_ERROR(subject_.Lower(ids));
     RF_RETURN_IF_ERROR(subject_.RunExact());
-    RF_ASSIGN_OR_RETURN(exact_loss_, Score());
+    RF_ASSIGN_OR_RETURN(exact_nll_, forward_.NextTokenNll(begin(), end()));
+    RF_ASSIGN_OR_RETURN(exact_rows_, forward_.CopyRows(begin(), end()));
     RF_ASSIGN_OR_RETURN(exact_, ReadLayers());
     plan_ = subject_.Plan(variant_, shape_);
     RF_RETURN_IF_ERROR(subject_.RunFilled(variant_, shape_));
@@ -52,16 +53,19 @@ class Splicer {
     return absl::OkStatus();
   }
 
-  // Layers [begin, end) mixed, all others exact: dNLL.
-  absl::StatusOr<Losses> Splice(int begin, int end, absl::string_view half) {
+  // Layers [first, last] mixed, all others exact: the loss by window.
+  absl::StatusOr<std::vector<Loss>> Splice(int first, int last, absl::string_view half) {
     for (int layer = first_layer_; layer < end_layer_; ++layer) {
       const size_t i = layer - first_layer_;
-      const bool mixed = begin <= layer && layer < end;
+      const bool mixed = first <= layer && layer <= last;
       RF_RETURN_IF_ERROR(forward_.WriteKv(layer, mixed ? Mixed(exact_[i], filled_[i], half) : exact_[i]));
     }
     RF_RETURN_IF_ERROR(forward_.LateOverCache(plan_));
-    RF_ASSIGN_OR_RETURN(const Losses losses, Score());
-    return Losses{losses.tail - exact_loss_.tail, losses.continuation - exact_loss_.continuation};
+    RF_ASSIGN_OR_RETURN(const auto scores,
+                        forward_.scorer().Compare(exact_rows_.view(), forward_.Rows(begin(), end()),
+                                                  forward_.TokensAfter(begin(), end())));
+    const int64_t boundary = shape_.tail - 1;  // the last prompt row predicts the continuation
+    return std::vector<Loss>{LossOf(scores, 0, boundary), LossOf(scores, boundary, end() - begin())};
   }
 
   int first_layer() const { return first_layer_; }
@@ -78,13 +82,18 @@ class Splicer {
     return out;
   }
 
-  absl::StatusOr<Losses> Score() {
-    RF_ASSIGN_OR_RETURN(const std::vector<double> nll,
-                        forward_.NextTokenNll(shape_.tail_begin(), tokens_ - 1));
-    const auto boundary = nll.begin() + shape_.tail - 1;  // the last prompt row predicts the continuation
-    return Losses{std::accumulate(nll.begin(), boundary, 0.0) / static_cast<double>(boundary - nll.begin()),
-                  std::accumulate(boundary, nll.end(), 0.0) / static_cast<double>(nll.end() - boundary)};
+  Loss LossOf(const std::vector<PairScore>& scores, int64_t first, int64_t last) const {
+    Loss out;
+    for (int64_t i = first; i < last; ++i) {
+      out.dnll += (scores[i].nll - exact_nll_[i]) / static_cast<double>(last - first);
+      out.kl += scores[i].kl / static_cast<double>(last - first);
+    }
+    return out;
   }
+
+  // Of the scored rows.
+  int64_t begin() const { return shape_.tail_begin(); }
+  int64_t end() const { return tokens_ - 1; }
 
   FilledForward& forward_;
   Subject& subject_;
@@ -93,14 +102,18 @@ class Splicer {
   const int64_t tokens_;
   const int first_layer_, end_layer_;
   ridge::FillPlan plan_;
-  Losses exact_loss_;
+  std::vector<double> exact_nll_;
+  kernels::Tensor exact_rows_;
   std::vector<Bytes> exact_, filled_;  // by layer from first_layer_ on
 };
 
 // Of one cell, by document.
-std::vector<double> Column(absl::Span<const Record> values, size_t cell, const char* window) {
+std::vector<double> Column(absl::Span<const Record> values, size_t cell, const char* window,
+                           const char* figure) {
   std::vector<double> out;
-  for (const Record& document : values) out.push_back(document["cells"][cell][window].get<double>());
+  for (const Record& document : values) {
+    out.push_back(document["cells"][cell][window][figure].get<double>());
+  }
   return out;
 }
 
@@ -132,23 +145,31 @@ Record SpliceMeasure::Config() const {
           {"variant", ToRecord(options_.variant)}};
 }
 
+double SpliceMeasure::Work(const Subject& subject, int64_t) const {
+  const int layers = subject.model().config().layers - subject.manifest().split - 1;
+  const double cells = static_cast<double>(std::size(kHalves)) * (1 + layers);
+  const double scored = static_cast<double>(options_.tail + options_.continuation);
+  return static_cast<double>(tokens_) * (1 + kFillWork) + cells * scored * (kLateWork + 2 * kHeadWork);
+}
+
 absl::StatusOr<Record> SpliceMeasure::Values(Subject& subject, int64_t item) const {
   Splicer splicer(subject, options_.variant, shape(), tokens_);
   RF_RETURN_IF_ERROR(splicer.Begin(documents_[item]));
   Record cells = Record::array();
-  const auto add = [&](const Record& layers, int begin, int end) -> absl::Status {
+  const auto add = [&](const Record& layers, int first, int last) -> absl::Status {
     for (const char* half : kHalves) {
-      RF_ASSIGN_OR_RETURN(const Losses losses, splicer.Splice(begin, end, half));
-      cells.push_back({{"layers", layers},
-                       {"half", half},
-                       {"tail", Rounded(losses.tail)},
-                       {"continuation", Rounded(losses.continuation)}});
+      RF_ASSIGN_OR_RETURN(const std::vector<Loss> losses, splicer.Splice(first, last, half));
+      Record cell = {{"layers", layers}, {"half", half}};
+      for (size_t w = 0; w < losses.size(); ++w) {
+        cell[kWindows[w]] = {{"dnll", Rounded(losses[w].dnll)}, {"kl", Rounded(losses[w].kl)}};
+      }
+      cells.push_back(std::move(cell));
     }
     return absl::OkStatus();
   };
-  RF_RETURN_IF_ERROR(add("all", splicer.first_layer(), splicer.end_layer()));
+  RF_RETURN_IF_ERROR(add("all", splicer.first_layer(), splicer.end_layer() - 1));
   for (int layer = splicer.first_layer(); layer < splicer.end_layer(); ++layer) {
-    RF_RETURN_IF_ERROR(add(layer, layer, layer + 1));
+    RF_RETURN_IF_ERROR(add(layer, layer, layer));
   }
   return Record{{"outliers", splicer.plan().outliers.size()}, {"cells", std::move(cells)}};
 }
@@ -170,28 +191,28 @@ Record SpliceMeasure::Base(absl::Span<const Record> values, const char* window) 
 }
 
 Record SpliceMeasure::Summary(absl::Span<const Record> values, const char* window) const {
-  std::vector<double> k = Column(values, 0, window);
-  const std::vector<double> v = Column(values, 1, window);
-  const double of_k = Mean(k), of_v = Mean(v);
+  std::vector<double> k = Column(values, 0, window, "dnll");
+  const std::vector<double> v = Column(values, 1, window, "dnll");
   for (size_t i = 0; i < k.size(); ++i) k[i] -= v[i];
+  const double k_kl = Mean(Column(values, 0, window, "kl")), v_kl = Mean(Column(values, 1, window, "kl"));
   Record out = Base(values, window);
   out["layers"] = "all";
   out["half"] = "k_less_v";
   AddFigures(out, k);
-  out["k_share"] = of_k + of_v > 0 ? Rounded(of_k / (of_k + of_v)) : 0.0;
+  out["k_share"] = k_kl + v_kl > 0 ? Rounded(k_kl / (k_kl + v_kl)) : 0.0;
   const Record& cells = values.front()["cells"];
   std::vector<Record> ranked;
   for (size_t cell = std::size(kHalves); cell < cells.size(); cell += std::size(kHalves)) {
     Record layer = Record::object();
     layer["layer"] = cells[cell]["layers"];
     for (size_t half = 0; half < std::size(kHalves); ++half) {
-      layer[kHalves[half]] = Rounded(Mean(Column(values, cell + half, window)));
+      layer[kHalves[half]] = Rounded(Mean(Column(values, cell + half, window, "kl")));
     }
     ranked.push_back(std::move(layer));
   }
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const Record& a, const Record& b) { return a["both"] > b["both"]; });
-  out["layers_by_loss"] = ranked;
+  out["layers_by_kl"] = ranked;
   return out;
 }
 
@@ -203,7 +224,8 @@ std::vector<Record> SpliceMeasure::Records(absl::Span<const Record> values) cons
       Record record = Base(values, window);
       record["layers"] = cells[cell]["layers"];
       record["half"] = cells[cell]["half"];
-      AddFigures(record, Column(values, cell, window));
+      AddFigures(record, Column(values, cell, window, "dnll"));
+      record["kl"] = Figures(Column(values, cell, window, "kl"));
       out.push_back(std::move(record));
     }
     out.push_back(Summary(values, window));

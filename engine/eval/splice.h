@@ -30,12 +30,14 @@ class SpliceMeasure : public Measure {
   Record Config() const override;
   int64_t items() const override { return static_cast<int64_t>(documents_.size()); }
   int64_t tokens(int64_t) const override { return tokens_; }
+  double Work(const Subject& subject, int64_t item) const override;
   std::string Digest(int64_t item) const override { return TokensDigest(documents_[item]); }
   // {"outliers", "cells": [{"layers": "all" or a layer, "half": "k", "v" or "both", "tail", "continuation":
-  // mean dNLL of the window}]}, in the order of all layers first, then one after the other
+  // mean dNLL and KL(exact || spliced) of the window}]}; all layers first, then one after the other.
   absl::StatusOr<Record> Values(Subject& subject, int64_t item) const override;
   // For each window one record for each cell, and a last one with half "k_less_v": what K costs more than V
-  // when each is put in alone in all layers, with K's share of the two and the layers by their loss.
+  // when each is put in alone in all layers. It also has K's share of the two and the layers by their loss,
+  // both in KL, which luck on single tokens moves far less than dNLL.
   std::vector<Record> Records(absl::Span<const Record> values) const override;
 
  private:

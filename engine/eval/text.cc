@@ -74,6 +74,17 @@ Record TextMeasure::Config() const {
           {"variants", std::move(variants)}};
 }
 
+double TextMeasure::Work(const Subject&, int64_t) const {
+  double out = static_cast<double>(tokens_);
+  for (int64_t tail : options_.tails) {
+    const double scored = static_cast<double>(tail + options_.continuation);
+    out += scored * (1 + kHeadWork) +  // the prompt without its bulk
+           static_cast<double>(options_.variants.size()) *
+               (static_cast<double>(tokens_) * kFillWork + scored * (kLateWork + 2 * kHeadWork));
+  }
+  return out;
+}
+
 absl::StatusOr<Record> TextMeasure::Values(Subject& subject, int64_t item) const {
   FilledForward& forward = subject.forward();
   const std::vector<int32_t>& ids = documents_[item];

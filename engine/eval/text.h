@@ -40,6 +40,7 @@ class TextMeasure : public Measure {
   Record Config() const override;
   int64_t items() const override { return static_cast<int64_t>(documents_.size()); }
   int64_t tokens(int64_t) const override { return tokens_; }
+  double Work(const Subject& subject, int64_t item) const override;
   std::string Digest(int64_t item) const override { return TokensDigest(documents_[item]); }
   // {"exact": [nll of the scored rows of the longest tail], "tails": [one object for each tail:
   //  {"cut": [nll of the exact run when the bulk is cut from the prompt], "runs": [one object for each

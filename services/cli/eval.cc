@@ -1,6 +1,7 @@
 // `ridgefill eval`.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -9,6 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "engine/base/file.h"
 #include "engine/base/status.h"
 #include "engine/eval/json_log.h"
@@ -33,6 +36,7 @@ struct EvalFlags {
   int64_t documents = 60, continuation = 256;
   std::vector<std::string> tasks, evidence = {"bulk"};
   int64_t items = 20;
+  bool report = false;  // `all` alone
   uint64_t seed = 7;
 };
 
@@ -154,6 +158,34 @@ absl::Status AddNeedles(const tokenizer::Tokenizer& tokenizer, const EvalFlags& 
   return absl::OkStatus();
 }
 
+// Everything: sizes that two cores manage in less than half an hour for a small model, or those of a report.
+absl::Status AddAll(const tokenizer::Tokenizer& tokenizer, const EvalFlags& flags, Measures& out) {
+  EvalFlags part = flags;
+  part.documents = flags.report ? 60 : 20;
+  part.lengths = flags.report ? std::vector<int64_t>{4096, 8192} : std::vector<int64_t>{4096};
+  part.tails = flags.report ? std::vector<int64_t>{256, 512, 1024} : std::vector<int64_t>{512};
+  RF_RETURN_IF_ERROR(AddText(tokenizer, part, {true, true, true}, out));
+
+  part.tails = {512};
+  part.lengths = {1024, 2048, 4096};
+  if (flags.report) part.lengths.push_back(8192);
+  part.tasks = {"single", "multi_key"};
+  RF_RETURN_IF_ERROR(AddNeedles(tokenizer, part, out));
+  if (!flags.report) part.lengths = {1024};
+  part.tasks = {"multi_value", "variables", "json", "code"};
+  RF_RETURN_IF_ERROR(AddNeedles(tokenizer, part, out));
+  part.lengths = {1024};
+  part.tasks = {"single", "multi_key"};
+  part.evidence = {"tail"};
+  if (flags.report) RF_RETURN_IF_ERROR(AddNeedles(tokenizer, part, out));
+
+  part.documents = flags.report ? 16 : 6;
+  part.lengths = {2048};
+  part.tails = {256};
+  part.fills = {"ridge"};
+  return AddSplice(tokenizer, part, out);
+}
+
 absl::StatusOr<common::LoadedModel> Load(const EvalFlags& flags, const Environment& environment) {
   const auto config = flags.model.ToServeConfig();
   common::LoadModelOptions load;
@@ -182,15 +214,52 @@ eval::Header MakeHeader(const common::LoadedModel& model) {
   return header;
 }
 
+// Seconds of an exact run of a short prompt for each of its rows, measured.
+absl::StatusOr<double> SecondsPerRow(eval::Subject& subject, int64_t rows) {
+  absl::Duration took;
+  for (int turn = 0; turn < 2; ++turn) {  // the first one warms up
+    const std::vector<int32_t> ids(rows, 1);
+    const absl::Time start = absl::Now();
+    RF_RETURN_IF_ERROR(subject.Lower(ids));
+    RF_RETURN_IF_ERROR(subject.RunExact());
+    took = absl::Now() - start;
+  }
+  return absl::ToDoubleSeconds(took) / static_cast<double>(rows);
+}
+
+// Attention makes a row of a long prompt dearer: twice as dear at some 8,000 tokens of a small model.
+absl::Status PrintEstimate(const Measures& measures, eval::Subject& subject, const eval::RunOptions& run) {
+  constexpr int64_t kProbe = 1024;
+  const int64_t probe = std::min(kProbe, subject.max_tokens());
+  const auto growth = [](int64_t tokens) { return 1 + static_cast<double>(tokens) / 8192; };
+  double rows = 0;
+  int64_t items = 0;
+  for (const auto& measure : measures) {
+    for (const int64_t item : eval::MissingItems(*measure, run)) {
+      rows += measure->Work(subject, item) * growth(measure->tokens(item)) / growth(probe);
+      ++items;
+    }
+  }
+  if (items == 0) return absl::OkStatus();
+  RF_ASSIGN_OR_RETURN(const double seconds, SecondsPerRow(subject, probe));
+  std::fprintf(stderr, "%lld documents and items to run, about %.0f minutes\n", static_cast<long long>(items),
+               std::ceil(rows * seconds / 60));
+  return absl::OkStatus();
+}
+
+int64_t LongestItem(const Measures& measures) {
+  int64_t out = 0;
+  for (const auto& measure : measures) {
+    for (int64_t i = 0; i < measure->items(); ++i) out = std::max(out, measure->tokens(i));
+  }
+  return out;
+}
+
 absl::Status RunMeasures(const common::LoadedModel& model, const Measures& measures, const std::string& out) {
   RF_ASSIGN_OR_RETURN(const auto records, eval::JsonLog::Open(out));
   RF_ASSIGN_OR_RETURN(const auto items, eval::JsonLog::Open(out.empty() ? "" : out + ".partial"));
   eval::Subject::Options options;
-  for (const auto& measure : measures) {
-    for (int64_t i = 0; i < measure->items(); ++i) {
-      options.max_tokens = std::max(options.max_tokens, measure->tokens(i));
-    }
-  }
+  options.max_tokens = LongestItem(measures);
   RF_ASSIGN_OR_RETURN(const auto subject, eval::Subject::Create(*model.model, *model.maps, options));
   EvalProgress progress;
   EvalTable table;
@@ -205,6 +274,7 @@ absl::Status RunMeasures(const common::LoadedModel& model, const Measures& measu
     std::fflush(stdout);
     return absl::OkStatus();
   };
+  RF_RETURN_IF_ERROR(PrintEstimate(measures, *subject, run));
   for (const auto& measure : measures) RF_RETURN_IF_ERROR(eval::RunMeasure(*measure, *subject, run));
   return absl::OkStatus();
 }
@@ -288,6 +358,20 @@ void AddNeedleFlags(CLI::App& command, EvalFlags& flags) {
       ->type_name("T,...");
 }
 
+void AddAllFlags(CLI::App& command, EvalFlags& flags) {
+  command.add_option("--items", flags.items, "Items of each needle cell")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  command.add_flag(
+      "--report", flags.report,
+      "More documents, lengths, tails and tasks, and 100 items a cell unless --items says otherwise: "
+      "hours");
+  command.parse_complete_callback([&command, &flags] {
+    if (flags.report && command.count("--items") == 0) flags.items = 100;
+  });
+}
+
 struct Kind {
   const char* name;
   const char* description;
@@ -335,6 +419,9 @@ void AddEval(CLI::App& app, Run& run) {
           &AddTextFlags},
          run);
   AddOne(*eval, {"splice", "Which late layers, and K or V, carry the loss", &AddSplice, &AddSpliceFlags},
+         run);
+  AddOne(*eval,
+         {"all", "All of these: under half an hour for a small model on two cores", &AddAll, &AddAllFlags},
          run);
 }
 

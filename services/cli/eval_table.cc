@@ -36,15 +36,17 @@ std::string Cell(const Record& r) {
 
 std::string Details(const Record& r) {
   const std::string measure = Text(r, "measure");
+  if (r.contains("layers_by_kl")) {
+    std::string out =
+        absl::StrFormat("K has %.0f %% of the KL; layers by KL:", 100 * r["k_share"].get<double>());
+    for (const Record& layer : r["layers_by_kl"]) absl::StrAppend(&out, " ", layer["layer"].dump());
+    return out;
+  }
+  if (measure == "splice") return absl::StrCat("KL ", Interval(r["kl"], false));
   if (measure == "nll") {
     return absl::StrCat("KL ", Interval(r["kl"], false), ", top-1 ", Interval(r["top1"], false));
   }
   if (measure == "distant") return absl::StrFormat("without the bulk %+.3f", r["cut_dnll"].get<double>());
-  if (r.contains("layers_by_loss")) {
-    std::string out = absl::StrFormat("K carries %.0f %%; layers by loss:", 100 * r["k_share"].get<double>());
-    for (const Record& layer : r["layers_by_loss"]) absl::StrAppend(&out, " ", layer["layer"].dump());
-    return out;
-  }
   if (measure == "needle") {
     std::string out = absl::StrFormat("answer NLL %.3f, recall %.3f", r["answer_nll"].get<double>(),
                                       r["recall"].get<double>());

@@ -57,19 +57,21 @@ TEST_F(SpliceTest, EverythingPutInIsTheFill) {
   ASSERT_TRUE(subject_->RunExact().ok());
   const double exact = Loss();
   ASSERT_TRUE(subject_->RunFilled(options_.variant, {80, 30}).ok());
-  EXPECT_EQ(cells[2]["continuation"].get<double>(), Rounded(Loss() - exact));
+  EXPECT_EQ(cells[2]["continuation"]["dnll"].get<double>(), Rounded(Loss() - exact));
+  EXPECT_GT(cells[2]["continuation"]["kl"], 0);
   EXPECT_EQ(cells[2]["layers"], "all");
   EXPECT_EQ(cells[2]["half"], "both");
   EXPECT_EQ(cells[3]["layers"], 2);
   EXPECT_EQ(cells[8]["layers"], 3);
   std::set<double> different;
-  for (const Record& cell : cells) different.insert(cell["continuation"].get<double>());
+  for (const Record& cell : cells) different.insert(cell["continuation"]["dnll"].get<double>());
   EXPECT_THAT(different, SizeIs(9)) << "each half of each layer does something of its own";
 }
 
 TEST_F(SpliceTest, TheSummaryNamesLayersAndHalf) {
   const auto cell = [](const Record& layers, const char* half, double loss) {
-    return Record{{"layers", layers}, {"half", half}, {"tail", loss}, {"continuation", loss / 2}};
+    const Record window = {{"dnll", loss}, {"kl", 2 * loss}};
+    return Record{{"layers", layers}, {"half", half}, {"tail", window}, {"continuation", window}};
   };
   const Record document = {{"outliers", 1},
                            {"cells",
@@ -83,12 +85,13 @@ TEST_F(SpliceTest, TheSummaryNamesLayersAndHalf) {
   EXPECT_EQ(records[0]["half"], "k");
   EXPECT_EQ(records[0]["mean"], 0.3);
   EXPECT_EQ(records[0]["documents"], 4);
+  EXPECT_EQ(records[0]["kl"]["mean"], 0.6);
   const Record& summary = records[9];
   EXPECT_EQ(summary["half"], "k_less_v");
   EXPECT_NEAR(summary["mean"].get<double>(), 0.2, 1e-9);
   EXPECT_EQ(summary["k_share"], 0.75);
-  EXPECT_EQ(summary["layers_by_loss"][0]["layer"], 3);
-  EXPECT_EQ(summary["layers_by_loss"][1]["v"], 0.03);
+  EXPECT_EQ(summary["layers_by_kl"][0]["layer"], 3);
+  EXPECT_EQ(summary["layers_by_kl"][1]["v"], 0.06);
   EXPECT_EQ(records[19]["window"], "continuation");
 }
 

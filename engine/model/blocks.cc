@@ -50,6 +50,7 @@ absl::Status AttentionBlock(LayerRun& run) {
   RF_RETURN_IF_ERROR(run.backend.RopeWrite(
       run.stream,
       {.batch = args.batch, .rope = &run.rope, .q = q, .kv = kv, .cache = args.cache, .layer = run.layer}));
+  if (args.on_query) RF_RETURN_IF_ERROR(args.on_query(run.layer, q));
   RF_RETURN_IF_ERROR(
       run.backend.Attention(run.stream, {.batch = args.batch,
                                          .q = q,

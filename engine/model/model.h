@@ -48,6 +48,9 @@ struct ForwardArgs {
   // Called with a layer's K and V before K-norm and RoPE: activation dtype [rows, 2 * kv_width]. Fitting
   // reads them.
   std::function<absl::Status(int layer, const kernels::TensorView& kv)> on_kv;
+  // Called once a layer's K and V are in the cache, before its attention, with Q turned by RoPE: activation
+  // dtype [rows, heads_q * head_dim]. What measures attention (kernels::AttentionMassArgs) reads it.
+  std::function<absl::Status(int layer, const kernels::TensorView& q)> on_query;
 };
 
 class Model {

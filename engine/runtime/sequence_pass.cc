@@ -58,6 +58,7 @@ absl::Status SequencePass::Forward(const Layers& layers) {
     args.layer_end = layers.end;
     args.workspace = workspace_.get();
     args.on_kv = layers.on_kv;
+    args.on_query = layers.on_query;
     return model_.Forward(*stream_, args);
   });
 }

@@ -31,6 +31,7 @@ class SequencePass {
     kernels::TensorView hidden;           // f32 [rows, d], in place
     int begin = 0, end = 0;
     std::function<absl::Status(int layer, const kernels::TensorView& kv)> on_kv;  // as in model::ForwardArgs
+    std::function<absl::Status(int layer, const kernels::TensorView& q)> on_query;  // likewise
   };
   absl::Status Forward(const Layers& layers);
 

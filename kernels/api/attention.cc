@@ -87,6 +87,21 @@ absl::Status Check(const AttentionArgs& a) {
   return CheckTensor("attention", "out", a.out, a.q.dtype, {a.q.dim(0), a.q.dim(1)});
 }
 
+absl::Status Check(const AttentionMassArgs& a) {
+  RF_RETURN_IF_ERROR(CheckCache("attention_mass", a.batch, a.cache, a.layer));
+  RF_RETURN_IF_ERROR(CheckQueries("attention_mass", "q", a.q, a.batch->rows(), a.cache->spec()));
+  if (a.batch->sequence_count() != 1) {
+    return BadArgs(absl::StrCat("attention_mass: ", a.batch->sequence_count(), " sequences, expected 1"));
+  }
+  if (a.min_distance < 0) return BadArgs(absl::StrCat("attention_mass: min_distance ", a.min_distance));
+  if (a.mass.rank != 2 || a.mass.dtype != DType::kF32 || a.mass.dim(0) != a.cache->spec().kv_heads ||
+      a.mass.dim(1) <= a.batch->max_position()) {
+    return BadArgs(absl::StrCat("attention_mass: mass is ", a.mass.DebugString(), ", expected f32 [",
+                                a.cache->spec().kv_heads, ", more than ", a.batch->max_position(), "]"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const KvSpan& span, const KvCacheSpec& spec, int64_t host_bytes) {
   const int64_t capacity = static_cast<int64_t>(span.block_table.size()) * kBlockTokens;
   if (span.layer < 0 || span.layer >= spec.layers)

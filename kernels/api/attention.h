@@ -68,8 +68,11 @@ class Batch {
  public:
   virtual ~Batch() = default;
   virtual int64_t rows() const = 0;
+  virtual int64_t sequence_count() const = 0;
   // The largest block id in its block tables; the ops check it against the cache.
   virtual int32_t max_block() const = 0;
+  // The largest position of its rows; -1 without rows.
+  virtual int32_t max_position() const = 0;
 };
 
 // Turns q and k by RoPE at each row's position and writes k and v into the cache.
@@ -98,6 +101,27 @@ struct AttentionArgs {
   TensorView out;      // activation dtype [rows, q_heads * head_dim]
 };
 absl::Status Check(const AttentionArgs& args);
+
+enum class MassReduction : uint8_t { kSum, kMax };
+
+// What each position receives from some rows' attention: with p(r, h, j) = softmax over j <= position(r) of
+// q k^T * scale, mass[g][j] gains the sum (or becomes the maximum) of p(r, h, j) over the batch's rows r with
+// j <= position(r) - min_distance and the query heads h of KV head g.
+//
+// Never stores [rows, tokens]: one pass over the blocks for each row's maximum and sum, a second one for the
+// probabilities. A column gathers in one fixed order, rows ascending and heads within a row, so calls over
+// the chunks of a prompt give the bits of one call over all of it.
+struct AttentionMassArgs {
+  const Batch* batch = nullptr;  // of exactly one sequence
+  TensorView q;                  // activation dtype [rows, q_heads * head_dim], turned by RoPE
+  const KvCache* cache = nullptr;
+  int layer = 0;
+  float scale = 1.0f;
+  int64_t min_distance = 0;  // a row's nearest neighbours that are left out
+  MassReduction reduction = MassReduction::kSum;
+  TensorView mass;  // f32 [kv_heads, columns], columns > every position; the caller sets it to 0 at first
+};
+absl::Status Check(const AttentionMassArgs& args);
 
 // Canonical bytes of tokens [token_begin, token_begin + token_count) of one layer, on the host: K [token,
 // kv_head, head_dim] bf16 after RoPE, then V likewise. This is the wire form (docs/architecture.md).

@@ -65,6 +65,11 @@ absl::Status Backend::Attention(Stream& stream, const AttentionArgs& args) {
   return DoAttention(stream, args);
 }
 
+absl::Status Backend::AttentionMass(Stream& stream, const AttentionMassArgs& args) {
+  RF_RETURN_IF_ERROR(Check(args));
+  return DoAttentionMass(stream, args);
+}
+
 absl::Status Backend::GatherRows(Stream& stream, const GatherRowsArgs& args) {
   RF_RETURN_IF_ERROR(Check(args));
   return DoGatherRows(stream, args);

@@ -78,6 +78,7 @@ class Backend {
   absl::Status Gram(Stream& stream, const GramArgs& args);
   absl::Status RopeWrite(Stream& stream, const RopeWriteArgs& args);
   absl::Status Attention(Stream& stream, const AttentionArgs& args);
+  absl::Status AttentionMass(Stream& stream, const AttentionMassArgs& args);
   absl::Status GatherRows(Stream& stream, const GatherRowsArgs& args);
   absl::Status RowNorm(Stream& stream, const RowNormArgs& args);
 
@@ -96,6 +97,7 @@ class Backend {
   virtual absl::Status DoGram(Stream& stream, const GramArgs& args) = 0;
   virtual absl::Status DoRopeWrite(Stream& stream, const RopeWriteArgs& args) = 0;
   virtual absl::Status DoAttention(Stream& stream, const AttentionArgs& args) = 0;
+  virtual absl::Status DoAttentionMass(Stream& stream, const AttentionMassArgs& args) = 0;
   virtual absl::Status DoGatherRows(Stream& stream, const GatherRowsArgs& args) = 0;
   virtual absl::Status DoRowNorm(Stream& stream, const RowNormArgs& args) = 0;
 };

@@ -9,6 +9,7 @@
 namespace ridgefill::kernels::cpu::RF_ISA {
 
 inline constexpr float kMasked = -__builtin_inff();
+inline constexpr float kToBase2 = 1.44269504088896340736f;  // log2(e)
 // Rows whose softmax is done together, between their two products: several tiles, so that the latency of a
 // row's maximum hides behind the other rows.
 inline constexpr int kScoreRows = 4 * kTileRows;
@@ -33,6 +34,15 @@ T* Take(float*& scratch, int64_t floats) {
   return taken;
 }
 
+// Each row's heads of the group, one after the other.
+HWY_INLINE void PackQueries(const AttentionTask& t, const AttentionState& s) {
+  const int64_t group_bytes = static_cast<int64_t>(t.group) * t.head_dim * kActivationBytes;
+  for (int64_t r = 0; r < t.rows; ++r) {
+    __builtin_memcpy(reinterpret_cast<char*>(s.q) + r * group_bytes,
+                     static_cast<const char*>(t.q) + r * t.row_stride * kActivationBytes, group_bytes);
+  }
+}
+
 HWY_INLINE AttentionState Prepare(const AttentionTask& t) {
   AttentionState s;
   float* scratch = t.scratch;
@@ -43,11 +53,7 @@ HWY_INLINE AttentionState Prepare(const AttentionTask& t) {
   s.sum = Take<float>(scratch, static_cast<int64_t>(s.n) * 16);
   s.q = Take<float>(scratch, static_cast<int64_t>(s.n) * t.head_dim);
   s.peak = Take<float>(scratch, s.n + 16);  // read in whole vectors
-  const int64_t group_bytes = static_cast<int64_t>(t.group) * t.head_dim * kActivationBytes;
-  for (int64_t r = 0; r < t.rows; ++r) {
-    __builtin_memcpy(reinterpret_cast<char*>(s.q) + r * group_bytes,
-                     static_cast<const char*>(t.q) + r * t.row_stride * kActivationBytes, group_bytes);
-  }
+  PackQueries(t, s);
   for (int64_t i = 0; i < static_cast<int64_t>(s.n) * t.v_columns; ++i) s.out[i] = 0;
   for (int64_t i = 0; i < static_cast<int64_t>(s.n) * 16; ++i) s.sum[i] = 0;
   for (int i = 0; i < s.n + 16; ++i) s.peak[i] = kMasked;
@@ -159,7 +165,7 @@ HWY_INLINE void Gather(const AttentionTask& t, const AttentionState& s, int64_t 
 template <class Step>
 HWY_INLINE void AddBlock(const AttentionTask& t, const AttentionState& s, int64_t block, int first,
                          const float* k, const float* v, ScoreTile& tile) {
-  const float scale = t.scale * 1.44269504088896340736f;  // to base 2
+  const float scale = t.scale * kToBase2;
   for (; first < s.n; first += kScoreRows) {
     tile.rows = HWY_MIN(s.n - first, kScoreRows);
     Score<Step>(t, s, first, k, tile);

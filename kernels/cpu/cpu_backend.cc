@@ -75,6 +75,7 @@ CpuBatch::CpuBatch(const BatchSpec& spec, const RopeSpec* rope)
     sequences.push_back({seq.row_begin, seq.row_count, {seq.block_table.begin(), seq.block_table.end()}});
     for (int32_t block : seq.block_table) max_block_ = std::max(max_block_, block);
   }
+  for (int32_t position : positions) max_position_ = std::max(max_position_, position);
   if (rope == nullptr) return;
   frequencies = rope->inverse_frequencies;
   cosine.resize(positions.size() * frequencies.size());

@@ -74,7 +74,9 @@ class CpuBatch : public Batch {
   };
   CpuBatch(const BatchSpec& spec, const RopeSpec* rope);
   int64_t rows() const override { return static_cast<int64_t>(positions.size()); }
+  int64_t sequence_count() const override { return static_cast<int64_t>(sequences.size()); }
   int32_t max_block() const override { return max_block_; }
+  int32_t max_position() const override { return max_position_; }
 
   std::vector<int32_t> positions;    // [rows]
   std::vector<int32_t> sequence_of;  // [rows]: index into sequences
@@ -83,7 +85,7 @@ class CpuBatch : public Batch {
   std::vector<float> cosine, sine;  // [rows, head_dim / 2]
 
  private:
-  int32_t max_block_ = -1;
+  int32_t max_block_ = -1, max_position_ = -1;
 };
 
 class CpuBackend : public Backend {
@@ -111,6 +113,7 @@ class CpuBackend : public Backend {
   absl::Status DoGram(Stream&, const GramArgs& a) override;
   absl::Status DoRopeWrite(Stream&, const RopeWriteArgs& a) override;
   absl::Status DoAttention(Stream&, const AttentionArgs& a) override;
+  absl::Status DoAttentionMass(Stream&, const AttentionMassArgs& a) override;
   absl::Status DoGatherRows(Stream&, const GatherRowsArgs& a) override;
   absl::Status DoRowNorm(Stream&, const RowNormArgs& a) override;
 

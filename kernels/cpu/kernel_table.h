@@ -73,6 +73,19 @@ inline int64_t AttentionScratch(int64_t rows, int group, int head_dim, int v_col
          + n * (head_dim + v_columns + 16 + 4) + 256;
 }
 
+// Attention mass of one block's tokens: columns [64 * block, 64 * block + columns) gather from all rows.
+struct MassTask {
+  AttentionTask rows;              // each sees the block; no out; scratch for tile_rows
+  int64_t tile_rows = 0;           // rows at a time
+  const float* peak = nullptr;     // [rows * group], of attention_softmax
+  const float* inverse = nullptr;  // likewise
+  int64_t block = 0;
+  int64_t min_distance = 0;
+  bool maximum = false;   // else the sum
+  float* mass = nullptr;  // [columns], of this block
+  int64_t columns = 0;
+};
+
 // RoPE of one row's heads and the write of its K and V.
 struct RopeTask {
   void* q = nullptr;  // activations [q_heads, head_dim], turned in place; or null
@@ -105,6 +118,9 @@ struct KernelTable {
   bool bf16_activations;  // else f32, and weight panels may be f16
   void (*gemm)(const GemmTask&);
   void (*attention)(const AttentionTask&);
+  // Each query row's maximum (times scale * log2(e)) and 1 / sum of its softmax: [rows * group].
+  void (*attention_softmax)(const AttentionTask&, float* peak, float* inverse);
+  void (*attention_mass)(const MassTask&);
   void (*rope)(const RopeTask&);
   void (*rms_norm)(const RmsNormTask&);
   void (*swiglu)(const void* gate, const void* up, void* out, int64_t n);  // activations

@@ -16,12 +16,14 @@ inline constexpr int64_t kActivationBytes = sizeof(Activation);
 // clang-format off
 #include "kernels/cpu/gemm-inl.h"
 #include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/attention_mass-inl.h"
 #include "kernels/cpu/rows-inl.h"
 // clang-format on
 
 namespace ridgefill::kernels::cpu {
 const KernelTable RF_TABLE = {
-    RF_ISA_NAME,     RF_ISA::kDotBf16, RF_ISA::Gemm, RF_ISA::Attention, RF_ISA::Rope,
-    RF_ISA::RmsNorm, RF_ISA::SwiGlu,   RF_ISA::Cast, RF_ISA::RowNorm,
+    RF_ISA_NAME,           RF_ISA::kDotBf16, RF_ISA::Gemm,    RF_ISA::Attention, RF_ISA::AttentionSoftmax,
+    RF_ISA::AttentionMass, RF_ISA::Rope,     RF_ISA::RmsNorm, RF_ISA::SwiGlu,    RF_ISA::Cast,
+    RF_ISA::RowNorm,
 };
 }  // namespace ridgefill::kernels::cpu

@@ -82,4 +82,33 @@ absl::Status ReferenceBackend::DoAttention(Stream&, const AttentionArgs& a) {
   return absl::OkStatus();
 }
 
+absl::Status ReferenceBackend::DoAttentionMass(Stream&, const AttentionMassArgs& a) {
+  const auto& batch = static_cast<const ReferenceBatch&>(*a.batch);
+  const auto& cache = static_cast<const ReferenceKvCache&>(*a.cache);
+  const int head_dim = cache.spec().head_dim;
+  const int64_t q_heads = a.q.dim(1) / head_dim, group = q_heads / cache.spec().kv_heads;
+  std::vector<double> score;
+  for (int64_t r = 0; r < batch.rows(); ++r) {
+    const int64_t tokens = batch.position(r) + 1;
+    score.resize(tokens);
+    for (int64_t h = 0; h < q_heads; ++h) {
+      const float* q = a.q.as<float>() + (r * q_heads + h) * head_dim;
+      for (int64_t t = 0; t < tokens; ++t) {
+        const float* k = cache.k(a.layer, batch.block(r, t), t % kBlockTokens) + h / group * head_dim;
+        score[t] = a.scale * Dot(q, k, head_dim);
+      }
+      const double top = *std::max_element(score.begin(), score.end());
+      double total = 0;
+      for (double s : score) total += std::exp(s - top);
+      float* mass = a.mass.as<float>() + h / group * a.mass.dim(1);
+      for (int64_t t = 0; t < tokens - a.min_distance; ++t) {
+        const double p = std::exp(score[t] - top) / total;
+        mass[t] = static_cast<float>(a.reduction == MassReduction::kSum ? mass[t] + p
+                                                                        : std::max<double>(mass[t], p));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace ridgefill::kernels::reference

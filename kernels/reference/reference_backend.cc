@@ -66,6 +66,10 @@ ReferenceBatch::ReferenceBatch(const BatchSpec& spec)
   }
 }
 
+int32_t ReferenceBatch::max_position() const {
+  return positions_.empty() ? -1 : *std::max_element(positions_.begin(), positions_.end());
+}
+
 ReferenceBackend::ReferenceBackend(const ReferenceOptions& options) : options_(options) {
   capabilities_.name = "reference";
   capabilities_.isa = "scalar";

@@ -70,7 +70,9 @@ class ReferenceBatch : public Batch {
  public:
   explicit ReferenceBatch(const BatchSpec& spec);
   int64_t rows() const override { return static_cast<int64_t>(positions_.size()); }
+  int64_t sequence_count() const override { return static_cast<int64_t>(tables_.size()); }
   int32_t max_block() const override { return max_block_; }
+  int32_t max_position() const override;
   int32_t position(int64_t row) const { return positions_[row]; }
   // Block of position `p` of the sequence that `row` belongs to.
   int32_t block(int64_t row, int64_t p) const { return tables_[sequence_[row]][p / kBlockTokens]; }
@@ -107,6 +109,7 @@ class ReferenceBackend : public Backend {
   absl::Status DoGram(Stream&, const GramArgs& a) override;
   absl::Status DoRopeWrite(Stream&, const RopeWriteArgs& a) override;
   absl::Status DoAttention(Stream&, const AttentionArgs& a) override;
+  absl::Status DoAttentionMass(Stream&, const AttentionMassArgs& a) override;
   absl::Status DoGatherRows(Stream&, const GatherRowsArgs& a) override;
   absl::Status DoRowNorm(Stream&, const RowNormArgs& a) override;
 

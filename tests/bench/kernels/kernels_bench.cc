@@ -106,8 +106,8 @@ void Linear(benchmark::State& state, Bench& b, int64_t in, int64_t out, Phase ph
   }
 }
 
-// The last chunk of a prompt, or one decode row, over a full cache.
-void Attention(benchmark::State& state, Bench& b, Phase phase) {
+// The last chunk of a prompt, or one decode row, over a full cache: attention, or what its tokens receive.
+void Attention(benchmark::State& state, Bench& b, Phase phase, bool mass = false) {
   const int64_t tokens = state.range(0), rows = phase == Phase::kDecode ? 1 : std::min(tokens, kChunk);
   auto cache = b.Cache(1, tokens);
   for (int64_t t = 0; t < tokens; t += kChunk) {
@@ -118,8 +118,16 @@ void Attention(benchmark::State& state, Bench& b, Phase phase) {
   }
   auto batch = b.Rows(tokens - rows, rows, phase);
   Tensor q = b.Make(b.act, {rows, kWidth}), out = b.Make(b.act, {rows, kWidth});
+  Tensor received = b.Make(DType::kF32, {kKvHeads, tokens});
+  AttentionMassArgs mass_args;
+  mass_args.batch = batch.get();
+  mass_args.q = q.view();
+  mass_args.cache = cache.get();
+  mass_args.scale = 0.125f;
+  mass_args.mass = received.view();
   for (auto _ : state) {
-    Must(b.backend->Attention(*b.stream, {batch.get(), q.view(), cache.get(), 0, 0.125f, out.view()}));
+    Must(mass ? b.backend->AttentionMass(*b.stream, mass_args)
+              : b.backend->Attention(*b.stream, {batch.get(), q.view(), cache.get(), 0, 0.125f, out.view()}));
   }
   const double visible = static_cast<double>(rows) * (tokens - rows) + rows * (rows + 1) / 2.0;
   b.Report(state, 4.0 * visible * kQHeads * kHeadDim);
@@ -234,6 +242,12 @@ void Register(Bench& b) {
   }
   benchmark::RegisterBenchmark("PromptAttention",
                                [&b](benchmark::State& s) { Attention(s, b, Phase::kPrompt); })
+      ->Arg(512)
+      ->Arg(2048)
+      ->Arg(8192)
+      ->UseRealTime();
+  benchmark::RegisterBenchmark("AttentionMass",
+                               [&b](benchmark::State& s) { Attention(s, b, Phase::kPrompt, true); })
       ->Arg(512)
       ->Arg(2048)
       ->Arg(8192)

@@ -25,10 +25,13 @@ class FilledForward {
   static absl::StatusOr<std::unique_ptr<FilledForward>> Create(const model::Model& model, int split,
                                                                int64_t max_tokens, int64_t chunk_rows);
 
-  // Layers [0, split) for all rows; keeps h_S.
-  absl::Status Lower(absl::Span<const int32_t> ids);
+  // Layers [0, split) for all rows; keeps h_S. With `prompt_tokens` also what the last rows of the first
+  // prompt_tokens attend to.
+  absl::Status Lower(absl::Span<const int32_t> ids, int64_t prompt_tokens = 0);
   // ||h_S|| of the document's rows.
   const std::vector<float>& norms() const { return norms_; }
+  // Of the prompt's positions [prompt_tokens], for ridge::SelectRows; empty without prompt_tokens.
+  const std::vector<float>& scores() const { return scores_; }
 
   // Layers [split, L): the plan's rows exactly, the others by `fill` (made for the same split; may be null
   // when the plan fills nothing). plan.tokens is the document's length.
@@ -55,7 +58,7 @@ class FilledForward {
   kernels::Tensor late_;     // f32 [max_tokens, d]: row i left the last layer for exact_rows_[i]
   kernels::Tensor logits_;   // f32 [slice, vocab]
   std::vector<int32_t> ids_, exact_rows_;
-  std::vector<float> norms_;
+  std::vector<float> norms_, scores_;
 };
 
 }  // namespace ridgefill::eval

@@ -51,6 +51,7 @@ class SequencePass {
   kernels::Backend& backend() const { return model_.backend(); }
   kernels::Stream& stream() { return *stream_; }
   kernels::KvCache& cache() { return *cache_; }
+  absl::Span<const int32_t> block_table() const { return blocks_; }
   model::Workspace& workspace() { return *workspace_; }
   int64_t max_tokens() const { return max_tokens_; }
   int64_t max_rows() const { return workspace_->max_rows(); }

@@ -66,7 +66,7 @@ absl::Status FilledForward::Lower(absl::Span<const int32_t> ids, int64_t prompt_
     norms_.insert(norms_.end(), norms.begin(), norms.end());
   }
   if (scores == nullptr) return absl::OkStatus();
-  RF_ASSIGN_OR_RETURN(scores_, scores->Sum(pass_->stream()));
+  RF_ASSIGN_OR_RETURN(scores_, scores->Mean(pass_->stream()));
   return absl::OkStatus();
 }
 

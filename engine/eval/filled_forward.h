@@ -30,7 +30,7 @@ class FilledForward {
   absl::Status Lower(absl::Span<const int32_t> ids, int64_t prompt_tokens = 0);
   // ||h_S|| of the document's rows.
   const std::vector<float>& norms() const { return norms_; }
-  // Of the prompt's positions [prompt_tokens], for ridge::SelectRows; empty without prompt_tokens.
+  // As runtime::SelectionScores gives them, [prompt_tokens], for ridge::SelectRows; empty without.
   const std::vector<float>& scores() const { return scores_; }
 
   // Layers [split, L): the plan's rows exactly, the others by `fill` (made for the same split; may be null

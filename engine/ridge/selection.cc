@@ -36,12 +36,9 @@ std::vector<Window> ScoreWindows(absl::Span<const float> scores, int64_t bulk_en
   return windows;
 }
 
-float MedianScore(std::vector<Window> windows) {
-  if (windows.empty()) return 0;
-  const auto middle = windows.begin() + static_cast<int64_t>(windows.size() / 2);
-  std::nth_element(windows.begin(), middle, windows.end(),
-                   [](const Window& a, const Window& b) { return a.score < b.score; });
-  return middle->score;
+// Half a row more, or the rounding of a share like 0.05f would cost a window.
+int64_t RowsOfShare(float share, int64_t bulk_rows) {
+  return static_cast<int64_t>(double{share} * static_cast<double>(bulk_rows) + 0.5);
 }
 
 }  // namespace
@@ -50,14 +47,12 @@ std::vector<int32_t> SelectWindows(absl::Span<const float> scores, int64_t bulk_
                                    absl::Span<const int32_t> outliers, const SelectionOptions& options) {
   RF_CHECK(options.window > 0 && static_cast<int64_t>(scores.size()) >= bulk_end);
   std::vector<Window> windows = ScoreWindows(scores, bulk_end, outliers, options.window);
-  const float least = options.stands_out * MedianScore(windows);
   std::stable_sort(windows.begin(), windows.end(),
                    [](const Window& a, const Window& b) { return a.score > b.score; });
-  // Half a row more, or the rounding of a share like 0.05f would cost a window.
-  int64_t room = static_cast<int64_t>(double{options.share} * static_cast<double>(bulk_end) + 0.5);
+  int64_t room = RowsOfShare(options.share, bulk_end);
   std::vector<int32_t> rows;
   for (const Window& window : windows) {
-    if (!(window.score > 0) || window.score < least || window.cost > room) break;
+    if (!(window.score > 0) || window.score < options.least || window.cost > room) break;
     room -= window.cost;
     for (int64_t row = window.begin; row < window.end; ++row) {
       if (!IsIn(outliers, row)) rows.push_back(static_cast<int32_t>(row));
@@ -95,7 +90,7 @@ std::vector<int32_t> SelectRows(const FillDecision& decision, absl::Span<const i
   options.share = decision.share;
   switch (decision.selector) {
     case Selector::kAttention:
-      options.stands_out = kStandsOut;
+      options.least = kLeastAttention;
       return SelectWindows(attention, bulk_end, outliers, options);
     case Selector::kRandom:
       return SelectWindows(RandomScores(bulk_end, kRandomSeed), bulk_end, outliers, options);
@@ -105,6 +100,10 @@ std::vector<int32_t> SelectRows(const FillDecision& decision, absl::Span<const i
       return {};
   }
   RF_CHECK(false);
+}
+
+int64_t MostSelected(const FillDecision& decision, int64_t bulk_rows) {
+  return decision.mode == Mode::kQuality ? RowsOfShare(decision.share, bulk_rows) : 0;
 }
 
 bool NeedsAttentionScores(const FillDecision& decision) {

@@ -1,5 +1,5 @@
 // Runs prompts: lower layers for every row in chunks, ridge fill of the late layers' K and V, frames out to a
-// KvSink.
+// KvSink. QUALITY keeps a prompt's h_S until its rows are selected, and fills then.
 //
 // One thread owns all state and runs the step loop; every public method is thread-safe and never waits for a
 // step. A step is one chunk of one request. Requests run in order of arrival; one whose sink is full or that
@@ -50,8 +50,7 @@ class PrefillEngine {
 
   // Checks the hello and the decision, then queues. On an error the sink is not finished: the caller still
   // owns the answer. FAILED_PRECONDITION (hello, NO_MAPS, split), INVALID_ARGUMENT (empty, over context),
-  // RESOURCE_EXHAUSTED (PREFILL_QUEUE_FULL), UNAVAILABLE (DRAINING), UNIMPLEMENTED (QUALITY, hidden wire
-  // form).
+  // RESOURCE_EXHAUSTED (PREFILL_QUEUE_FULL), UNAVAILABLE (DRAINING), UNIMPLEMENTED (hidden wire form).
   virtual absl::Status Submit(PrefillCall call, std::unique_ptr<KvSink>& sink) = 0;
   // No new requests; returns once all are done or at the deadline (then false).
   virtual bool Drain(absl::Time deadline) = 0;

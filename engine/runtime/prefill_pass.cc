@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/status.h"
+#include "engine/ridge/selection.h"
 #include "engine/runtime/host_bytes.h"
 
 namespace ridgefill::runtime {
@@ -57,37 +58,54 @@ std::unique_ptr<FrameWriter> PrefillPass::NewFrameWriter(KvSink& sink) const {
 }
 
 absl::Status PrefillPass::RunChunk(PrefillRun& run) {
-  const int64_t count = std::min(options_.chunk_tokens, run.tokens() - run.done);
+  const bool lower = !run.lower_done();
+  int64_t& done = lower ? run.done : run.filled;
+  const int64_t count = std::min(options_.chunk_tokens, (lower ? run.tokens() : run.work.tail_begin) - done);
   RF_CHECK(count > 0);
-  absl::Status status = Chunk(run, count);
+  positions_.resize(count);
+  std::iota(positions_.begin(), positions_.end(), static_cast<int32_t>(done));
+  absl::Status status = lower ? Chunk(run, count) : FillChunk(run, count);
   // Whatever was enqueued still reads host memory: nothing of it may be freed before the device is through.
   status.Update(backend_.Synchronize(*stream_));
-  if (status.ok()) run.done += count;
+  if (status.ok()) done += count;
   return status;
 }
 
 absl::Status PrefillPass::Chunk(PrefillRun& run, int64_t count) {
-  positions_.resize(count);
-  std::iota(positions_.begin(), positions_.end(), static_cast<int32_t>(run.done));
+  if (run.done == 0 && run.fills_last()) RF_RETURN_IF_ERROR(KeepRows(run));
+  const kernels::TensorView hidden =
+      run.hidden ? run.hidden.view().Rows(run.done, count) : hidden_.view().Rows(0, count);
   RF_ASSIGN_OR_RETURN(batch_, NewBatch(run, count));
-  RF_RETURN_IF_ERROR(LowerLayers(run, count));
+  RF_RETURN_IF_ERROR(LowerLayers(run, hidden));
   const int layers = model_.config().layers;
+  const bool last = run.done + count == run.tokens();
   if (run.work.late_begin == layers) {
-    const int32_t last = static_cast<int32_t>(run.tokens() - 1);
-    if (run.done + count == run.tokens()) {
-      RF_RETURN_IF_ERROR(run.frames->AddHidden(layers, {last}, hidden_.view().Rows(count - 1, 1)));
+    if (last) {
+      RF_RETURN_IF_ERROR(
+          run.frames->AddHidden(layers, {static_cast<int32_t>(run.tokens() - 1)}, hidden.Rows(count - 1, 1)));
     }
   } else {
     const int64_t bulk = std::clamp<int64_t>(run.work.tail_begin - run.done, 0, count);
-    RF_RETURN_IF_ERROR(SendExactRows(run, count, bulk));
-    if (bulk > 0) RF_RETURN_IF_ERROR(FillBulk(run, bulk));
+    RF_RETURN_IF_ERROR(SendExactRows(run, hidden, bulk));
+    if (bulk > 0 && !run.fills_last()) RF_RETURN_IF_ERROR(FillBulk(run, hidden.Rows(0, bulk), run.done));
   }
+  if (last && run.fills_last()) RF_RETURN_IF_ERROR(SelectRows(run));
   return run.frames->Flush();
 }
 
-absl::Status PrefillPass::LowerLayers(PrefillRun& run, int64_t count) {
+absl::Status PrefillPass::KeepRows(PrefillRun& run) {
+  RF_ASSIGN_OR_RETURN(run.hidden,
+                      backend_.Allocate(kernels::DType::kF32, {run.tokens(), model_.config().hidden}));
+  if (!ridge::NeedsAttentionScores(run.call->decision)) return absl::OkStatus();
+  RF_ASSIGN_OR_RETURN(run.scores,
+                      SelectionScores::Create(model_, run.work.late_begin, run.tokens(), *stream_));
+  return absl::OkStatus();
+}
+
+absl::Status PrefillPass::LowerLayers(PrefillRun& run, const kernels::TensorView& hidden) {
+  const int64_t count = hidden.dim(0);
   const absl::Span<const int32_t> tokens = absl::MakeConstSpan(run.call->tokens).subspan(run.done, count);
-  const kernels::TensorView ids = ids_.view().Rows(0, count), hidden = hidden_.view().Rows(0, count);
+  const kernels::TensorView ids = ids_.view().Rows(0, count);
   RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(tokens), ids));
   RF_RETURN_IF_ERROR(model_.Embed(*stream_, ids, hidden));
   run.frames->BeginKv({run.blocks.blocks, run.done, count, 0, run.work.late_begin});
@@ -98,50 +116,79 @@ absl::Status PrefillPass::LowerLayers(PrefillRun& run, int64_t count) {
   args.layer_end = run.work.late_begin;
   args.workspace = workspace_.get();
   args.after_layer = [&run](int layer) { return SendLayer(run, layer); };
+  if (run.scores != nullptr) {
+    args.on_query = [&](int layer, const kernels::TensorView& q) {
+      return run.scores->Add(*stream_, layer, q, {cache_.get(), run.blocks.blocks, run.done});
+    };
+  }
   return model_.Forward(*stream_, args);
 }
 
 // Outliers among the first `bulk` rows of the chunk, and all rows behind them: the tail.
-absl::Status PrefillPass::SendExactRows(PrefillRun& run, int64_t count, int64_t bulk) {
-  index_host_.clear();
+absl::Status PrefillPass::SendExactRows(PrefillRun& run, const kernels::TensorView& hidden, int64_t bulk) {
   std::vector<int32_t> exact;
   if (bulk > 0) {
-    RF_ASSIGN_OR_RETURN(const std::vector<float> norms, RowNorms(bulk));
+    RF_ASSIGN_OR_RETURN(const std::vector<float> norms, RowNorms(hidden.Rows(0, bulk)));
     for (int64_t i = 0; i < bulk; ++i) {
       if (!ridge::IsOutlier(positions_[i], norms[i], maps_->manifest().outlier_threshold)) continue;
-      index_host_.push_back(static_cast<int32_t>(i));
       exact.push_back(positions_[i]);
     }
   }
   run.outliers.insert(run.outliers.end(), exact.begin(), exact.end());
-  for (int64_t i = bulk; i < count; ++i) {
-    index_host_.push_back(static_cast<int32_t>(i));
-    exact.push_back(positions_[i]);
-  }
-  if (exact.empty()) return absl::OkStatus();
-  const int64_t rows = static_cast<int64_t>(exact.size());
-  const kernels::TensorView index = index_.view().Rows(0, rows), gathered = exact_.view().Rows(0, rows);
-  RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(index_host_)), index));
-  RF_RETURN_IF_ERROR(backend_.GatherRows(*stream_, {hidden_.view().Rows(0, count), index, gathered}));
-  return run.frames->AddHidden(run.work.late_begin, exact, gathered);
+  exact.insert(exact.end(), positions_.begin() + bulk, positions_.end());
+  return SendRows(run, hidden, std::move(exact));
 }
 
-absl::StatusOr<std::vector<float>> PrefillPass::RowNorms(int64_t rows) {
-  std::vector<float> norms(rows);
-  const kernels::TensorView device = norms_.view().Rows(0, rows);
-  RF_RETURN_IF_ERROR(backend_.RowNorm(*stream_, {hidden_.view().Rows(0, rows), device}));
+// Some rows of the chunk in flight, whose h_S is `hidden`.
+absl::Status PrefillPass::SendRows(PrefillRun& run, const kernels::TensorView& hidden,
+                                   std::vector<int32_t> positions) {
+  if (positions.empty()) return absl::OkStatus();
+  index_host_.clear();
+  for (const int32_t position : positions) index_host_.push_back(position - positions_.front());
+  const int64_t rows = static_cast<int64_t>(positions.size());
+  const kernels::TensorView index = index_.view().Rows(0, rows), gathered = exact_.view().Rows(0, rows);
+  RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(index_host_)), index));
+  RF_RETURN_IF_ERROR(backend_.GatherRows(*stream_, {hidden, index, gathered}));
+  return run.frames->AddHidden(run.work.late_begin, positions, gathered);
+}
+
+absl::Status PrefillPass::SelectRows(PrefillRun& run) {
+  std::vector<float> scores;
+  if (run.scores != nullptr) {
+    RF_ASSIGN_OR_RETURN(scores, run.scores->Mean(*stream_));
+    run.scores = nullptr;
+  }
+  run.selected = ridge::SelectRows(run.call->decision, run.call->tokens, scores, run.outliers);
+  return absl::OkStatus();
+}
+
+// The next bulk rows of a prompt that fills last, and h_S of those among them that were selected.
+absl::Status PrefillPass::FillChunk(PrefillRun& run, int64_t count) {
+  const kernels::TensorView hidden = run.hidden.view().Rows(run.filled, count);
+  const auto first = std::lower_bound(run.selected.begin(), run.selected.end(), run.filled),
+             last = std::lower_bound(first, run.selected.end(), run.filled + count);
+  RF_RETURN_IF_ERROR(SendRows(run, hidden, {first, last}));
+  RF_RETURN_IF_ERROR(FillBulk(run, hidden, run.filled));
+  return run.frames->Flush();
+}
+
+absl::StatusOr<std::vector<float>> PrefillPass::RowNorms(const kernels::TensorView& hidden) {
+  std::vector<float> norms(hidden.dim(0));
+  const kernels::TensorView device = norms_.view().Rows(0, hidden.dim(0));
+  RF_RETURN_IF_ERROR(backend_.RowNorm(*stream_, {hidden, device}));
   RF_RETURN_IF_ERROR(backend_.CopyToHost(*stream_, device, HostBytes(absl::MakeSpan(norms))));
   RF_RETURN_IF_ERROR(backend_.Synchronize(*stream_));
   return norms;
 }
 
-// All rows below the tail, outliers too: frames stay contiguous, and the late pass overwrites what it
-// computes.
-absl::Status PrefillPass::FillBulk(PrefillRun& run, int64_t bulk) {
-  RF_ASSIGN_OR_RETURN(fill_batch_, NewBatch(run, bulk));
-  run.frames->BeginKv({run.blocks.blocks, run.done, bulk, run.work.late_begin, model_.config().layers});
+// All rows from `begin` on that `hidden` holds, which lie below the tail, exact ones too: frames stay
+// contiguous, and the late pass overwrites what it computes.
+absl::Status PrefillPass::FillBulk(PrefillRun& run, const kernels::TensorView& hidden, int64_t begin) {
+  const int64_t rows = hidden.dim(0);
+  RF_ASSIGN_OR_RETURN(fill_batch_, NewBatch(run, rows));
+  run.frames->BeginKv({run.blocks.blocks, begin, rows, run.work.late_begin, model_.config().layers});
   FillPass::Args args;
-  args.hidden = hidden_.view().Rows(0, bulk);
+  args.hidden = hidden;
   args.batch = fill_batch_.get();
   args.cache = cache_.get();
   args.workspace = workspace_.get();

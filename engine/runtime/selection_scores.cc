@@ -57,15 +57,17 @@ absl::Status SelectionScores::Add(kernels::Stream& stream, int layer, const kern
   return model_.backend().AttentionMass(stream, args);
 }
 
-absl::StatusOr<std::vector<float>> SelectionScores::Sum(kernels::Stream& stream) const {
+absl::StatusOr<std::vector<float>> SelectionScores::Mean(kernels::Stream& stream) const {
   std::vector<float> mass(mass_.view().elements());
   RF_RETURN_IF_ERROR(model_.backend().CopyToHost(stream, mass_.view(), HostBytes(absl::MakeSpan(mass))));
   RF_RETURN_IF_ERROR(model_.backend().Synchronize(stream));
-  std::vector<float> sum(tokens_);
+  std::vector<float> mean(tokens_);
   for (int64_t at = 0; at < static_cast<int64_t>(mass.size()); at += tokens_) {
-    for (int64_t row = 0; row < tokens_; ++row) sum[row] += mass[at + row];
+    for (int64_t row = 0; row < tokens_; ++row) mean[row] += mass[at + row];
   }
-  return sum;
+  const int64_t queries = (tokens_ - scoring_begin_) * (layer_end_ - layer_begin_) * model_.config().heads_q;
+  for (float& score : mean) score /= static_cast<float>(queries);
+  return mean;
 }
 
 }  // namespace ridgefill::runtime

@@ -1,5 +1,5 @@
 // The scores that QUALITY selects by: the attention that the last rows of a prompt pay to each of its
-// positions, in the layers just below the split, summed over rows and heads.
+// positions in the layers just below the split, as the mean over rows, heads and layers.
 //
 // Gathered chunk by chunk from model::ForwardArgs::on_query; the sums do not depend on how the prompt is cut.
 // Not thread-safe: one prompt's own. Model and cache must outlive it.
@@ -32,7 +32,7 @@ class SelectionScores {
   // As model::ForwardArgs::on_query. Enqueued: the stream must be synchronised before this object goes.
   absl::Status Add(kernels::Stream& stream, int layer, const kernels::TensorView& q, const Chunk& chunk);
   // [tokens], once the prompt's last chunk was added. Synchronises the stream.
-  absl::StatusOr<std::vector<float>> Sum(kernels::Stream& stream) const;
+  absl::StatusOr<std::vector<float>> Mean(kernels::Stream& stream) const;
 
  private:
   SelectionScores(const model::Model& model, int split, int64_t tokens);

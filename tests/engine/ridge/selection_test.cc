@@ -64,14 +64,14 @@ TEST(SelectWindows, OutliersNeitherWinNorCost) {
   for (int32_t outlier : outliers) EXPECT_THAT(rows, testing::Not(testing::Contains(outlier)));
 }
 
-TEST(SelectWindows, WindowsThatDoNotStandOutStayFilled) {
-  const auto scores = Flat(3200, {{100, 5.0f}, {2000, 3.1f}, {2500, 2.9f}});
-  SelectionOptions options{.share = 0.5f, .stands_out = 3.0f};
+TEST(SelectWindows, WindowsBelowTheLeastScoreStayFilled) {
+  const auto scores = Flat(3200, {{100, 5.0f}, {2000, 3.0f}, {2500, 2.9f}});
+  SelectionOptions options{.share = 0.5f, .least = 3.0f};
   EXPECT_THAT(SelectWindows(scores, 3200, {}, options), SizeIs(64));
-  options.stands_out = 6.0f;
+  options.least = 6.0f;
   EXPECT_THAT(SelectWindows(scores, 3200, {}, options), IsEmpty());
-  options.share = 0.01f;  // the cap holds whatever stands out
-  options.stands_out = 2.0f;
+  options.share = 0.01f;  // the cap holds, however many reach it
+  options.least = 2.0f;
   EXPECT_THAT(SelectWindows(scores, 3200, {}, options), ElementsAreArray(Rows(96, 128)));
 }
 
@@ -96,7 +96,7 @@ TEST(SelectWindows, HoldsForAnyScores) {
       if (rng.NextBelow(30) == 0) outliers.push_back(row);
     }
     const SelectionOptions options{.share = static_cast<float>(rng.NextDouble()),
-                                   .stands_out = static_cast<float>(rng.NextBelow(3))};
+                                   .least = static_cast<float>(rng.NextBelow(3))};
     const auto rows = SelectWindows(scores, bulk, outliers, options);
     ASSERT_LE(static_cast<double>(rows.size()), options.share * static_cast<double>(bulk) + 0.5);
     const std::set<int32_t> selected(rows.begin(), rows.end());
@@ -118,12 +118,15 @@ TEST(SelectRows, FollowsTheDecision) {
   decision.mode = Mode::kQuality;
   decision.tail = 256;
   decision.share = 0.05f;  // of 768: one window
-  const auto attention = Flat(1024, {{0, 90.0f}, {100, 5.0f}});
+  std::vector<float> attention(1024, 0.0005f);
+  attention[0] = 0.5f;
+  attention[100] = 0.002f;
   const std::vector<int32_t> outliers = {0};
   EXPECT_TRUE(NeedsAttentionScores(decision));
   EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), ElementsAreArray(Rows(96, 128)));
-  // Nothing stands out of flat attention, but the selectors to compare with spend their share.
-  EXPECT_THAT(SelectRows(decision, tokens, Flat(1024, {}), outliers), IsEmpty());
+  // Rows that draw little attention are not worth it, but the selectors to compare with spend their share.
+  attention[100] = 0.0009f;
+  EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), IsEmpty());
   decision.selector = Selector::kRarity;
   EXPECT_FALSE(NeedsAttentionScores(decision));
   EXPECT_THAT(SelectRows(decision, tokens, {}, outliers), ElementsAreArray(Rows(640, 672)));

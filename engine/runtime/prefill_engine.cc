@@ -298,6 +298,7 @@ void PrefillEngineImpl::Seal(Request& request) {
   totals_.prompt_tokens += plan.plan.tokens;
   totals_.filled_tokens += plan.plan.filled_count();
   totals_.exact_tokens += plan.plan.exact_count();
+  totals_.selected_tokens += static_cast<int64_t>(plan.plan.selected.size());
   totals_.frames += 2;
   request.run.frames->Seal(std::move(plan));
   Finish(request, absl::OkStatus());

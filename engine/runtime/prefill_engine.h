@@ -31,6 +31,7 @@ struct PrefillStats {
   int queued = 0, running = 0;
   int64_t queued_tokens = 0;
   int64_t prompt_tokens = 0, filled_tokens = 0, exact_tokens = 0;  // running totals
+  int64_t selected_tokens = 0;                                     // of the exact ones
   int64_t frames = 0, frame_bytes = 0;
   int64_t requests_ok = 0, requests_failed = 0, requests_cancelled = 0;
   int64_t blocks_total = 0, blocks_free = 0, blocks_used = 0;

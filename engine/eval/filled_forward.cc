@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/status.h"
+#include "engine/runtime/selection_scores.h"
 
 namespace ridgefill::eval {
 namespace {
@@ -27,19 +28,34 @@ absl::StatusOr<std::unique_ptr<FilledForward>> FilledForward::Create(const model
   return out;
 }
 
-absl::Status FilledForward::Lower(absl::Span<const int32_t> ids) {
+absl::Status FilledForward::Lower(absl::Span<const int32_t> ids, int64_t prompt_tokens) {
   ids_.assign(ids.begin(), ids.end());
   norms_.clear();
   const int64_t tokens = static_cast<int64_t>(ids.size());
-  RF_CHECK(tokens <= pass_->max_tokens());
+  RF_CHECK(tokens <= pass_->max_tokens() && prompt_tokens <= tokens);
+  scores_.clear();
+  std::unique_ptr<runtime::SelectionScores> scores;
+  if (prompt_tokens > 0) {
+    RF_ASSIGN_OR_RETURN(scores,
+                        runtime::SelectionScores::Create(model_, split_, prompt_tokens, pass_->stream()));
+  }
   for (int64_t begin = 0; begin < tokens; begin += chunk_rows_) {
     const int64_t count = std::min(chunk_rows_, tokens - begin);
     const TensorView hidden = h_split_.view().Rows(begin, count);
     RF_RETURN_IF_ERROR(pass_->Embed(ids.subspan(begin, count), hidden));
-    RF_RETURN_IF_ERROR(pass_->Forward({runtime::Positions(begin, begin + count), hidden, 0, split_, {}}));
+    const std::vector<int32_t> positions = runtime::Positions(begin, begin + count);
+    runtime::SequencePass::Layers layers{positions, hidden, 0, split_, {}};
+    if (scores != nullptr) {
+      layers.on_query = [&](int layer, const TensorView& q) {
+        return scores->Add(pass_->stream(), layer, q, {&pass_->cache(), pass_->block_table(), begin});
+      };
+    }
+    RF_RETURN_IF_ERROR(pass_->Forward(layers));
     RF_ASSIGN_OR_RETURN(const std::vector<float> norms, pass_->RowNorms(hidden));
     norms_.insert(norms_.end(), norms.begin(), norms.end());
   }
+  if (scores == nullptr) return absl::OkStatus();
+  RF_ASSIGN_OR_RETURN(scores_, scores->Mean(pass_->stream()));
   return absl::OkStatus();
 }
 

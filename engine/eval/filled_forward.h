@@ -26,10 +26,13 @@ class FilledForward {
   static absl::StatusOr<std::unique_ptr<FilledForward>> Create(const model::Model& model, int split,
                                                                int64_t max_tokens, int64_t chunk_rows);
 
-  // Layers [0, split) for all rows; keeps h_S.
-  absl::Status Lower(absl::Span<const int32_t> ids);
+  // Layers [0, split) for all rows; keeps h_S. With `prompt_tokens` also what the last rows of the first
+  // prompt_tokens attend to.
+  absl::Status Lower(absl::Span<const int32_t> ids, int64_t prompt_tokens = 0);
   // ||h_S|| of the document's rows.
   const std::vector<float>& norms() const { return norms_; }
+  // As runtime::SelectionScores gives them, [prompt_tokens], for ridge::SelectRows; empty without.
+  const std::vector<float>& scores() const { return scores_; }
 
   // Layers [split, L): the plan's rows exactly, the others by `fill` (made for the same split; may be null
   // when the plan fills nothing). plan.tokens is the document's length.
@@ -71,7 +74,7 @@ class FilledForward {
   kernels::Tensor chunk_, previous_;  // f32 [chunk, d]: rows to fill, and those before them
   kernels::Tensor late_;              // f32 [max_tokens, d]: row i left the last layer for exact_rows_[i]
   std::vector<int32_t> ids_, exact_rows_, outliers_;
-  std::vector<float> norms_;
+  std::vector<float> norms_, scores_;
 };
 
 }  // namespace ridgefill::eval

@@ -37,6 +37,20 @@ absl::string_view Name(Mode mode) {
   RF_CHECK(false);
 }
 
+absl::string_view Name(Selector selector) {
+  switch (selector) {
+    case Selector::kAttention:
+      return "attention";
+    case Selector::kRandom:
+      return "random";
+    case Selector::kRarity:
+      return "rarity";
+    case Selector::kNone:
+      return "none";
+  }
+  RF_CHECK(false);
+}
+
 int64_t FillPlan::exact_count() const {
   return tokens - tail_begin + static_cast<int64_t>(outliers.size() + selected.size());
 }

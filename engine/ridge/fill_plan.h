@@ -19,12 +19,17 @@ enum class LatePassAt : uint8_t { kDecode, kPrefill };
 // What the prefill worker sends: filled late K and V, or h_S of every row for the decode worker to fill.
 enum class WireForm : uint8_t { kKv, kHidden };
 
+// How QUALITY chooses the bulk rows that run exactly; the last three are there to compare the first with.
+enum class Selector : uint8_t { kAttention, kRandom, kRarity, kNone };
+absl::string_view Name(Selector selector);  // "attention", "random", "rarity", "none"
+
 // What the router decided for one request; travels with it. Never kAuto.
 struct FillDecision {
   Mode mode = Mode::kExact;
   int split = 0;       // S: layers [0, S) run for all rows. 0 in kExact without maps.
   int tail = 0;        // T: last rows that run exactly
   float share = 0.0f;  // share of the bulk that QUALITY may select
+  Selector selector = Selector::kAttention;
   LatePassAt late_pass = LatePassAt::kDecode;
   WireForm wire_form = WireForm::kKv;
   bool local = false;  // decode prefills by itself, no prefill worker involved

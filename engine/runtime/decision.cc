@@ -18,11 +18,8 @@ absl::Status Invalid(absl::string_view reason, absl::string_view message) {
 
 absl::Status CheckDecision(const ridge::FillDecision& decision, int layers) {
   using ridge::Mode;
-  if (decision.mode == Mode::kQuality) {
-    return Unimplemented("MODE_QUALITY", "mode QUALITY is not available yet; use EXACT, SPEED or AUTO");
-  }
-  if (decision.mode != Mode::kExact && decision.mode != Mode::kSpeed) {
-    return Invalid("DECISION_MODE", "a fill decision must be EXACT or SPEED");
+  if (decision.mode == Mode::kAuto) {
+    return Invalid("DECISION_MODE", "a fill decision must be EXACT, SPEED or QUALITY");
   }
   if (decision.wire_form != ridge::WireForm::kKv) {
     return Unimplemented("WIRE_FORM_HIDDEN", "wire form `hidden` is not available yet; use `kv`");
@@ -30,19 +27,25 @@ absl::Status CheckDecision(const ridge::FillDecision& decision, int layers) {
   const bool exact = decision.mode == Mode::kExact;
   if (decision.local) {
     return exact ? absl::OkStatus()
-                 : Invalid("DECISION_LOCAL", "a local prefill is EXACT; the decision is SPEED");
+                 : Invalid("DECISION_LOCAL", absl::StrCat("a local prefill is EXACT; the decision is ",
+                                                          ridge::Name(decision.mode)));
   }
   if (decision.late_pass == ridge::LatePassAt::kPrefill) {
     return exact ? absl::OkStatus()
-                 : Unimplemented("LATE_PASS_ON_PREFILL", "SPEED runs its late pass on the decode worker");
+                 : Unimplemented(
+                       "LATE_PASS_ON_PREFILL",
+                       absl::StrCat(ridge::Name(decision.mode), " runs its late pass on the decode worker"));
   }
   if (decision.split < 1 || decision.split >= layers) {
     return Invalid("DECISION_SPLIT", absl::StrCat("split ", decision.split, ": allowed is 1 to ", layers - 1,
                                                   " for a model of ", layers, " layers"));
   }
   if (!exact && decision.tail < 1) {
-    return Invalid("DECISION_TAIL",
-                   absl::StrCat("tail ", decision.tail, ": SPEED needs at least 1 exact row"));
+    return Invalid("DECISION_TAIL", absl::StrCat("tail ", decision.tail, ": ", ridge::Name(decision.mode),
+                                                 " needs at least 1 exact row"));
+  }
+  if (decision.mode == Mode::kQuality && !(decision.share >= 0 && decision.share <= 1)) {
+    return Invalid("DECISION_SHARE", absl::StrCat("share ", decision.share, ": allowed is 0 to 1"));
   }
   return absl::OkStatus();
 }

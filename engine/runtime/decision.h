@@ -10,7 +10,7 @@
 namespace ridgefill::runtime {
 
 // INVALID_ARGUMENT (DECISION_...) for one that means nothing for a model of `layers` layers, UNIMPLEMENTED
-// for QUALITY, wire form `hidden`, and a late pass on prefill in another mode than EXACT.
+// for wire form `hidden` and a late pass on prefill in another mode than EXACT.
 absl::Status CheckDecision(const ridge::FillDecision& decision, int layers);
 
 // INVALID_ARGUMENT (TOKEN_ID_RANGE) about the first id outside [0, vocab).

@@ -282,14 +282,15 @@ void PrefillEngineImpl::RunChunk(Request& request) {
   totals_.busy += clock_.Monotonic() - begin;
   if (!status.ok()) {
     Finish(request, status);
-  } else if (request.run.done == request.run.tokens()) {
+  } else if (request.run.finished()) {
     Seal(request);
   }
 }
 
 void PrefillEngineImpl::Seal(Request& request) {
   PlanBody plan;
-  plan.plan = ridge::MakeFillPlan(request.call.decision, request.run.tokens(), request.run.outliers, {});
+  plan.plan = ridge::MakeFillPlan(request.call.decision, request.run.tokens(), request.run.outliers,
+                                  request.run.selected);
   plan.batch_invariant = model_.backend().capabilities().batch_invariant;
   plan.queue_time = *request.started - request.submitted;
   // Waiting for a full sink is the transfer's time.
@@ -297,6 +298,7 @@ void PrefillEngineImpl::Seal(Request& request) {
   totals_.prompt_tokens += plan.plan.tokens;
   totals_.filled_tokens += plan.plan.filled_count();
   totals_.exact_tokens += plan.plan.exact_count();
+  totals_.selected_tokens += static_cast<int64_t>(plan.plan.selected.size());
   totals_.frames += 2;
   request.run.frames->Seal(std::move(plan));
   Finish(request, absl::OkStatus());

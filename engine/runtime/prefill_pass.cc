@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/status.h"
+#include "engine/ridge/selection.h"
 #include "engine/runtime/host_bytes.h"
 
 namespace ridgefill::runtime {
@@ -60,38 +61,53 @@ std::unique_ptr<FrameWriter> PrefillPass::NewFrameWriter(KvSink& sink) const {
 }
 
 absl::Status PrefillPass::RunChunk(PrefillRun& run) {
-  const int64_t count = std::min(options_.chunk_tokens, run.tokens() - run.done);
+  const bool lower = !run.lower_done();
+  int64_t& done = lower ? run.done : run.filled;
+  const int64_t count = std::min(options_.chunk_tokens, (lower ? run.tokens() : run.work.tail_begin) - done);
   RF_CHECK(count > 0);
-  absl::Status status = Chunk(run, count);
+  positions_.resize(count);
+  std::iota(positions_.begin(), positions_.end(), static_cast<int32_t>(done));
+  absl::Status status = lower ? Chunk(run, count) : FillChunk(run, count);
   // Whatever was enqueued still reads host memory: nothing of it may be freed before the device is through.
   status.Update(backend_.Synchronize(*stream_));
-  if (status.ok()) run.done += count;
+  if (status.ok()) done += count;
   return status;
 }
 
 absl::Status PrefillPass::Chunk(PrefillRun& run, int64_t count) {
-  positions_.resize(count);
-  std::iota(positions_.begin(), positions_.end(), static_cast<int32_t>(run.done));
+  if (run.done == 0 && run.fills_last()) RF_RETURN_IF_ERROR(KeepRows(run));
+  const kernels::TensorView hidden = Hidden(run, run.done, count);
   RF_ASSIGN_OR_RETURN(batch_, NewBatch(run, count));
-  RF_RETURN_IF_ERROR(LowerLayers(run, count));
+  RF_RETURN_IF_ERROR(LowerLayers(run, hidden));
   const int layers = model_.config().layers;
+  const bool last = run.done + count == run.tokens();
   if (run.work.late_begin == layers) {
-    const int32_t last = static_cast<int32_t>(run.tokens() - 1);
-    if (run.done + count == run.tokens()) {
-      RF_RETURN_IF_ERROR(run.frames->AddHidden(layers, {last}, Hidden(count).Rows(count - 1, 1)));
+    if (last) {
+      RF_RETURN_IF_ERROR(
+          run.frames->AddHidden(layers, {static_cast<int32_t>(run.tokens() - 1)}, hidden.Rows(count - 1, 1)));
     }
   } else {
     const int64_t bulk = std::clamp<int64_t>(run.work.tail_begin - run.done, 0, count);
-    RF_RETURN_IF_ERROR(SendExactRows(run, count, bulk));
-    if (bulk > 0) RF_RETURN_IF_ERROR(FillBulk(run, bulk));
-    if (bulk == count) RF_RETURN_IF_ERROR(KeepLast(run, count));
+    RF_RETURN_IF_ERROR(SendExactRows(run, hidden, bulk));
+    if (bulk > 0 && !run.fills_last()) RF_RETURN_IF_ERROR(FillBulk(run, run.done, bulk));
   }
+  if (last && run.fills_last()) RF_RETURN_IF_ERROR(SelectRows(run));
   return run.frames->Flush();
 }
 
-absl::Status PrefillPass::LowerLayers(PrefillRun& run, int64_t count) {
+absl::Status PrefillPass::KeepRows(PrefillRun& run) {
+  RF_ASSIGN_OR_RETURN(run.hidden,
+                      backend_.Allocate(kernels::DType::kF32, {run.tokens(), model_.config().hidden}));
+  if (!ridge::NeedsAttentionScores(run.call->decision)) return absl::OkStatus();
+  RF_ASSIGN_OR_RETURN(run.scores,
+                      SelectionScores::Create(model_, run.work.late_begin, run.tokens(), *stream_));
+  return absl::OkStatus();
+}
+
+absl::Status PrefillPass::LowerLayers(PrefillRun& run, const kernels::TensorView& hidden) {
+  const int64_t count = hidden.dim(0);
   const absl::Span<const int32_t> tokens = absl::MakeConstSpan(run.call->tokens).subspan(run.done, count);
-  const kernels::TensorView ids = ids_.view().Rows(0, count), hidden = Hidden(count);
+  const kernels::TensorView ids = ids_.view().Rows(0, count);
   RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(tokens), ids));
   RF_RETURN_IF_ERROR(model_.Embed(*stream_, ids, hidden));
   run.frames->BeginKv({run.blocks.blocks, run.done, count, 0, run.work.late_begin});
@@ -102,97 +118,125 @@ absl::Status PrefillPass::LowerLayers(PrefillRun& run, int64_t count) {
   args.layer_end = run.work.late_begin;
   args.workspace = workspace_.get();
   args.after_layer = [&run](int layer) { return SendLayer(run, layer); };
+  if (run.scores != nullptr) {
+    args.on_query = [&](int layer, const kernels::TensorView& q) {
+      return run.scores->Add(*stream_, layer, q, {cache_.get(), run.blocks.blocks, run.done});
+    };
+  }
   return model_.Forward(*stream_, args);
 }
 
 // Outliers among the first `bulk` rows of the chunk, and all rows behind them: the tail.
-absl::Status PrefillPass::SendExactRows(PrefillRun& run, int64_t count, int64_t bulk) {
-  index_host_.clear();
-  outlier_.assign(bulk, false);
+absl::Status PrefillPass::SendExactRows(PrefillRun& run, const kernels::TensorView& hidden, int64_t bulk) {
   std::vector<int32_t> exact;
   if (bulk > 0) {
-    RF_ASSIGN_OR_RETURN(const std::vector<float> norms, RowNorms(bulk));
+    RF_ASSIGN_OR_RETURN(const std::vector<float> norms, RowNorms(hidden.Rows(0, bulk)));
     for (int64_t i = 0; i < bulk; ++i) {
-      outlier_[i] = ridge::IsOutlier(positions_[i], norms[i], maps_->manifest().outlier_threshold);
-      if (!outlier_[i]) continue;
-      index_host_.push_back(static_cast<int32_t>(i));
+      if (!ridge::IsOutlier(positions_[i], norms[i], maps_->manifest().outlier_threshold)) continue;
       exact.push_back(positions_[i]);
     }
   }
   run.outliers.insert(run.outliers.end(), exact.begin(), exact.end());
-  for (int64_t i = bulk; i < count; ++i) {
-    index_host_.push_back(static_cast<int32_t>(i));
-    exact.push_back(positions_[i]);
-  }
-  if (exact.empty()) return absl::OkStatus();
-  const int64_t rows = static_cast<int64_t>(exact.size());
-  const kernels::TensorView index = index_.view().Rows(0, rows), gathered = exact_.view().Rows(0, rows);
-  RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(index_host_)), index));
-  RF_RETURN_IF_ERROR(backend_.GatherRows(*stream_, {Hidden(count), index, gathered}));
-  return run.frames->AddHidden(run.work.late_begin, exact, gathered);
+  exact.insert(exact.end(), positions_.begin() + bulk, positions_.end());
+  return SendRows(run, hidden, std::move(exact));
 }
 
-absl::StatusOr<std::vector<float>> PrefillPass::RowNorms(int64_t rows) {
-  std::vector<float> norms(rows);
-  const kernels::TensorView device = norms_.view().Rows(0, rows);
-  RF_RETURN_IF_ERROR(backend_.RowNorm(*stream_, {Hidden(rows), device}));
+// Some rows of the chunk in flight, whose h_S is `hidden`.
+absl::Status PrefillPass::SendRows(PrefillRun& run, const kernels::TensorView& hidden,
+                                   std::vector<int32_t> positions) {
+  if (positions.empty()) return absl::OkStatus();
+  index_host_.clear();
+  for (const int32_t position : positions) index_host_.push_back(position - positions_.front());
+  const int64_t rows = static_cast<int64_t>(positions.size());
+  const kernels::TensorView index = index_.view().Rows(0, rows), gathered = exact_.view().Rows(0, rows);
+  RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(index_host_)), index));
+  RF_RETURN_IF_ERROR(backend_.GatherRows(*stream_, {hidden, index, gathered}));
+  return run.frames->AddHidden(run.work.late_begin, positions, gathered);
+}
+
+absl::Status PrefillPass::SelectRows(PrefillRun& run) {
+  std::vector<float> scores;
+  if (run.scores != nullptr) {
+    RF_ASSIGN_OR_RETURN(scores, run.scores->Mean(*stream_));
+    run.scores = nullptr;
+  }
+  run.selected = ridge::SelectRows(run.call->decision, run.call->tokens, scores, run.outliers);
+  return absl::OkStatus();
+}
+
+// The next bulk rows of a prompt that fills last, and h_S of those among them that were selected.
+absl::Status PrefillPass::FillChunk(PrefillRun& run, int64_t count) {
+  const kernels::TensorView hidden = run.hidden.view().Rows(run.filled, count);
+  const auto first = std::lower_bound(run.selected.begin(), run.selected.end(), run.filled),
+             last = std::lower_bound(first, run.selected.end(), run.filled + count);
+  RF_RETURN_IF_ERROR(SendRows(run, hidden, {first, last}));
+  RF_RETURN_IF_ERROR(FillBulk(run, run.filled, count));
+  return run.frames->Flush();
+}
+
+absl::StatusOr<std::vector<float>> PrefillPass::RowNorms(const kernels::TensorView& hidden) {
+  std::vector<float> norms(hidden.dim(0));
+  const kernels::TensorView device = norms_.view().Rows(0, hidden.dim(0));
+  RF_RETURN_IF_ERROR(backend_.RowNorm(*stream_, {hidden, device}));
   RF_RETURN_IF_ERROR(backend_.CopyToHost(*stream_, device, HostBytes(absl::MakeSpan(norms))));
   RF_RETURN_IF_ERROR(backend_.Synchronize(*stream_));
   return norms;
 }
 
-// All rows below the tail, outliers too: frames stay contiguous, and the late pass overwrites what it
-// computes.
-absl::Status PrefillPass::FillBulk(PrefillRun& run, int64_t bulk) {
-  run.frames->BeginKv({run.blocks.blocks, run.done, bulk, run.work.late_begin, model_.config().layers});
+// h_S of the prompt's rows: all of them where they are kept, else those of the chunk in flight.
+kernels::TensorView PrefillPass::Hidden(const PrefillRun& run, int64_t begin, int64_t rows) const {
+  return run.hidden ? run.hidden.view().Rows(begin, rows) : window_.view().Rows(1 + begin - run.done, rows);
+}
+
+// Exact ones too: frames stay contiguous, and the late pass overwrites what it computes.
+absl::Status PrefillPass::FillBulk(PrefillRun& run, int64_t begin, int64_t rows) {
+  run.frames->BeginKv({run.blocks.blocks, begin, rows, run.work.late_begin, model_.config().layers});
   FillPass::Args args;
-  args.rows.hidden = Hidden(bulk);
+  args.rows.hidden = Hidden(run, begin, rows);
   if (fill_->needs_previous()) {
-    RF_RETURN_IF_ERROR(GatherPrevious(run, bulk));
-    args.rows.previous = previous_.view().Rows(0, bulk);
+    RF_ASSIGN_OR_RETURN(args.rows.previous, PreviousRows(run, begin, rows));
   }
-  args.positions = absl::MakeConstSpan(positions_).subspan(0, bulk);
+  args.positions = absl::MakeConstSpan(positions_).subspan(0, rows);
   args.block_table = run.blocks.blocks;
   args.cache = cache_.get();
   args.workspace = workspace_.get();
   args.after_layer = [&run](int layer) { return SendLayer(run, layer); };
-  return fill_->Run(*stream_, args);
-}
-
-absl::Status PrefillPass::GatherPrevious(const PrefillRun& run, int64_t bulk) {
-  if (run.done > 0) {
-    previous_host_.assign(1, 0);
-    const kernels::TensorView index = index_.view().Rows(0, 1);
-    RF_RETURN_IF_ERROR(
-        backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(previous_host_)), index));
-    RF_RETURN_IF_ERROR(
-        backend_.GatherRows(*stream_, {run.last_hidden.view(), index, window_.view().Rows(0, 1)}));
-    RF_RETURN_IF_ERROR(backend_.Synchronize(*stream_));  // the index goes on to other rows
-  }
-  previous_host_.resize(bulk);
-  for (int64_t i = 0; i < bulk; ++i) {
-    const bool outlier = i == 0 ? run.last_is_outlier : outlier_[i - 1];
-    // Row p stands at place p - done + 1 of the window.
-    previous_host_[i] = static_cast<int32_t>(ridge::PreviousRow(positions_[i], outlier) - run.done + 1);
-  }
-  const kernels::TensorView index = index_.view().Rows(0, bulk);
-  RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(previous_host_)), index));
-  return backend_.GatherRows(*stream_,
-                             {window_.view().Rows(0, bulk + 1), index, previous_.view().Rows(0, bulk)});
-}
-
-// All of the chunk is bulk, so that the next chunk may have bulk too.
-absl::Status PrefillPass::KeepLast(PrefillRun& run, int64_t count) {
-  if (!fill_->needs_previous()) return absl::OkStatus();
-  if (run.done == 0) {
+  RF_RETURN_IF_ERROR(fill_->Run(*stream_, args));
+  if (!fill_->needs_previous() || run.hidden) return absl::OkStatus();
+  if (!run.last_hidden) {
     RF_ASSIGN_OR_RETURN(run.last_hidden,
                         backend_.Allocate(kernels::DType::kF32, {1, model_.config().hidden}));
   }
-  run.last_is_outlier = outlier_.back();
-  previous_host_.assign(1, static_cast<int32_t>(count - 1));
+  return CopyRow(Hidden(run, begin + rows - 1, 1), run.last_hidden.view());
+}
+
+absl::StatusOr<kernels::TensorView> PrefillPass::PreviousRows(const PrefillRun& run, int64_t begin,
+                                                              int64_t rows) {
+  const bool from_window = !run.hidden;
+  if (from_window && begin > 0) {
+    RF_RETURN_IF_ERROR(CopyRow(run.last_hidden.view(), window_.view().Rows(0, 1)));
+  }
+  // The window begins one row before the chunk.
+  const kernels::TensorView source = from_window ? window_.view() : run.hidden.view();
+  previous_host_.clear();
+  for (int64_t row = begin; row < begin + rows; ++row) {
+    const bool after_outlier = std::binary_search(run.outliers.begin(), run.outliers.end(), row - 1);
+    const int64_t previous = ridge::PreviousRow(row, after_outlier);
+    previous_host_.push_back(static_cast<int32_t>(from_window ? previous - begin + 1 : previous));
+  }
+  const kernels::TensorView index = index_.view().Rows(0, rows), out = previous_.view().Rows(0, rows);
+  RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(previous_host_)), index));
+  RF_RETURN_IF_ERROR(backend_.GatherRows(*stream_, {source, index, out}));
+  return out;
+}
+
+// One row; waits, since the index goes on to other rows.
+absl::Status PrefillPass::CopyRow(const kernels::TensorView& from, const kernels::TensorView& to) {
+  previous_host_.assign(1, 0);
   const kernels::TensorView index = index_.view().Rows(0, 1);
   RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(previous_host_)), index));
-  return backend_.GatherRows(*stream_, {Hidden(count), index, run.last_hidden.view()});
+  RF_RETURN_IF_ERROR(backend_.GatherRows(*stream_, {from, index, to}));
+  return backend_.Synchronize(*stream_);
 }
 
 // The first `count` rows of the chunk.

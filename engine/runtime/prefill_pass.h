@@ -18,6 +18,7 @@
 #include "engine/runtime/frame_writer.h"
 #include "engine/runtime/kv_frame.h"
 #include "engine/runtime/kv_stream.h"
+#include "engine/runtime/selection_scores.h"
 
 namespace ridgefill::runtime {
 
@@ -30,11 +31,19 @@ struct PrefillRun {
   std::unique_ptr<FrameWriter> frames;
   int64_t done = 0;               // rows [0, done) went through
   std::vector<int32_t> outliers;  // ascending, of rows [0, done) below the tail
-  // Row done - 1, an input of row `done` to maps that take the row before.
-  kernels::Tensor last_hidden;  // f32 [1, d]; allocated with the first chunk
-  bool last_is_outlier = false;
+  kernels::Tensor last_hidden;    // f32 [1, d]: row done - 1, for maps that take the row before
+
+  // QUALITY: which bulk rows are exact shows when the last row went through, so all h_S stay until then and
+  // the fill follows.
+  kernels::Tensor hidden;                   // f32 [tokens, d]
+  std::unique_ptr<SelectionScores> scores;  // null for selectors that need none
+  std::vector<int32_t> selected;            // ascending, once done == tokens()
+  int64_t filled = 0;                       // bulk rows [0, filled) are
 
   int64_t tokens() const { return static_cast<int64_t>(call->tokens.size()); }
+  bool fills_last() const { return call->decision.mode == ridge::Mode::kQuality && work.tail_begin > 0; }
+  bool lower_done() const { return done == tokens(); }
+  bool finished() const { return lower_done() && (!fills_last() || filled == work.tail_begin); }
 };
 
 class PrefillPass {
@@ -50,20 +59,25 @@ class PrefillPass {
                                                              const Options& options);
 
   std::unique_ptr<FrameWriter> NewFrameWriter(KvSink& sink) const;
-  // Runs the next chunk and sends its frames. CANCELLED as soon as the sink is, between layers.
+  // Runs the next chunk, or fills the next one of a prompt that fills last, and sends its frames. CANCELLED
+  // as soon as the sink is, between layers.
   absl::Status RunChunk(PrefillRun& run);
 
  private:
   PrefillPass(const model::Model& model, const ridge::DeviceMaps* maps, const Options& options);
   absl::Status Allocate();
   absl::Status Chunk(PrefillRun& run, int64_t count);
-  absl::Status LowerLayers(PrefillRun& run, int64_t count);
-  absl::Status SendExactRows(PrefillRun& run, int64_t count, int64_t bulk);
-  absl::Status FillBulk(PrefillRun& run, int64_t bulk);
-  absl::Status GatherPrevious(const PrefillRun& run, int64_t bulk);
-  absl::Status KeepLast(PrefillRun& run, int64_t count);
-  kernels::TensorView Hidden(int64_t rows) const { return window_.view().Rows(1, rows); }
-  absl::StatusOr<std::vector<float>> RowNorms(int64_t rows);
+  absl::Status FillChunk(PrefillRun& run, int64_t count);
+  absl::Status KeepRows(PrefillRun& run);
+  absl::Status LowerLayers(PrefillRun& run, const kernels::TensorView& hidden);
+  absl::Status SendExactRows(PrefillRun& run, const kernels::TensorView& hidden, int64_t bulk);
+  absl::Status SendRows(PrefillRun& run, const kernels::TensorView& hidden, std::vector<int32_t> positions);
+  absl::Status SelectRows(PrefillRun& run);
+  absl::Status FillBulk(PrefillRun& run, int64_t begin, int64_t rows);
+  absl::StatusOr<kernels::TensorView> PreviousRows(const PrefillRun& run, int64_t begin, int64_t rows);
+  absl::Status CopyRow(const kernels::TensorView& from, const kernels::TensorView& to);
+  kernels::TensorView Hidden(const PrefillRun& run, int64_t begin, int64_t rows) const;
+  absl::StatusOr<std::vector<float>> RowNorms(const kernels::TensorView& hidden);
   absl::StatusOr<std::unique_ptr<kernels::Batch>> NewBatch(const PrefillRun& run, int64_t count) const;
 
   const model::Model& model_;
@@ -82,7 +96,6 @@ class PrefillPass {
   kernels::Tensor exact_;           // f32 [chunk, d]: rows of the exact set, gathered
   // Host side of the chunk in flight: the device may read it until the chunk is synchronised.
   std::vector<int32_t> positions_, index_host_, previous_host_;
-  std::vector<bool> outlier_;  // bulk rows of the chunk
   std::unique_ptr<kernels::Batch> batch_;
 };
 

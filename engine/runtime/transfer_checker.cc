@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/crc32c.h"
 #include "engine/base/status.h"
+#include "engine/ridge/selection.h"
 #include "engine/runtime/decision.h"
 
 namespace ridgefill::runtime {
@@ -140,11 +141,11 @@ absl::Status TransferChecker::CheckPlanShape(const ridge::FillPlan& plan) const 
   if (tail_begin_ > 0 && (plan.outliers.empty() || plan.outliers.front() != 0)) {
     return Loss("PLAN_MISMATCH", "row 0 must be an outlier");
   }
-  const bool may_select = expected_.decision.mode == ridge::Mode::kQuality;
+  const int64_t may_select = ridge::MostSelected(expected_.decision, tail_begin_);
   const bool disjoint = std::none_of(plan.selected.begin(), plan.selected.end(), [&](int32_t row) {
     return std::binary_search(plan.outliers.begin(), plan.outliers.end(), row);
   });
-  if (!disjoint || (!may_select && !plan.selected.empty())) {
+  if (!disjoint || static_cast<int64_t>(plan.selected.size()) > may_select) {
     return Loss("PLAN_MISMATCH", absl::StrCat(plan.selected.size(), " selected rows that cannot be"));
   }
   return absl::OkStatus();

@@ -26,6 +26,7 @@ void Print(BenchLine line) {
                     {"split", line.split},
                     {"tail", line.tail},
                     {"prompt_tokens", line.prompt_tokens},
+                    {"selected", line.selected},
                     {"batch", line.batch},
                     {"ms_median", round(median)},
                     {"ms_min", round(line.ms.front())},
@@ -65,7 +66,7 @@ void AddBenchFlags(CLI::App& command, BenchFlags& flags) {
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("N,...");
-  command.add_option("--modes", flags.modes, "EXACT, SPEED")
+  command.add_option("--modes", flags.modes, "EXACT, QUALITY, SPEED")
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("MODE,...");
@@ -113,7 +114,8 @@ void AddBench(CLI::App& app, Run& run) {
   CLI::App* const bench = app.add_subcommand("bench", "Measure speed; prints JSON lines");
   bench->require_subcommand(1);
   bench->footer(
-      "Each line: bench, model, mode, split, tail, prompt_tokens, batch, ms_median, ms_min, tokens_per_s, "
+      "Each line: bench, model, mode, split, tail, prompt_tokens, selected, batch, ms_median, ms_min, "
+      "tokens_per_s, "
       "threads, isa.\n"
       "Modes take turns within a repetition, so that a change of the machine's pace meets all of them.\n\n"
       "Examples\n"

@@ -28,6 +28,7 @@ struct BenchLine {
   std::string bench, model, mode;
   int split = 0, tail = 0;
   int64_t prompt_tokens = 0;
+  int64_t selected = 0;  // rows by QUALITY, mean over repetitions
   int batch = 1;
   std::vector<double> ms;  // one for each repetition
   double tokens = 0;       // that one repetition's time stands for

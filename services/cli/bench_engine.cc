@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "engine/base/clock.h"
 #include "engine/base/status.h"
+#include "engine/ridge/selection.h"
 #include "engine/runtime/wakeup.h"
 #include "services/cli/bench.h"
 #include "services/common/config.h"
@@ -71,10 +72,11 @@ absl::StatusOr<ridge::FillDecision> PrefillDecision(const common::LoadedModel& m
     decision.late_pass = ridge::LatePassAt::kPrefill;
     return decision;
   }
-  if (mode != "SPEED")
-    return absl::InvalidArgumentError("--modes takes EXACT and SPEED, got \"" + mode + "\"");
-  if (model.map_set == nullptr) return absl::FailedPreconditionError("SPEED needs a map set (--maps)");
-  decision.mode = ridge::Mode::kSpeed;
+  if (mode != "SPEED" && mode != "QUALITY")
+    return absl::InvalidArgumentError("--modes takes EXACT, QUALITY and SPEED, got \"" + mode + "\"");
+  if (model.map_set == nullptr) return absl::FailedPreconditionError(mode + " needs a map set (--maps)");
+  decision.mode = mode == "SPEED" ? ridge::Mode::kSpeed : ridge::Mode::kQuality;
+  decision.share = ridge::SelectionOptions().share;
   decision.split = model.map_set->manifest().split;
   decision.tail = tail > 0 ? tail : model.map_set->manifest().tail_default;
   return decision;

@@ -51,7 +51,7 @@ absl::StatusOr<v1::GenerateRequest> MakePrompt(Client& client, int64_t length, u
 absl::StatusOr<v1::FillMode> ParseMode(const std::string& name) {
   v1::FillMode mode;
   if (v1::FillMode_Parse("FILL_MODE_" + absl::AsciiStrToUpper(name), &mode)) return mode;
-  return absl::InvalidArgumentError("--modes takes AUTO, EXACT and SPEED, got \"" + name + "\"");
+  return absl::InvalidArgumentError("--modes takes AUTO, EXACT, QUALITY and SPEED, got \"" + name + "\"");
 }
 
 absl::Status MeasureLength(Client& client, const BenchFlags& flags, const v1::ModelInfo& model,
@@ -68,6 +68,7 @@ absl::Status MeasureLength(Client& client, const BenchFlags& flags, const v1::Mo
       BenchLine& line = lines[name];
       line.mode = std::string(absl::StripPrefix(v1::FillMode_Name(measured.fill.mode()), "FILL_MODE_"));
       reasons[name] = measured.fill.reason();
+      line.selected += measured.fill.selected();
       line.split = measured.fill.split();
       line.tail = measured.fill.tail();
       line.ms.push_back(measured.ms);
@@ -76,6 +77,7 @@ absl::Status MeasureLength(Client& client, const BenchFlags& flags, const v1::Mo
   for (const std::string& name : flags.modes) {
     BenchLine& line = lines[name];
     line.bench = "ttft";
+    line.selected /= flags.reps;
     line.model = model.name();
     line.prompt_tokens = length;
     line.tokens = static_cast<double>(length);

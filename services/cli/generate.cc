@@ -26,6 +26,8 @@ struct GenerateFlags {
   std::string target;
   ModelFlags model;
   std::string mode = "AUTO";
+  std::string selector;
+  std::optional<float> share;
   std::string prompt, prompt_file, system;
   bool chat = false, raw = false, json = false;
   std::optional<int64_t> max_tokens;
@@ -67,6 +69,18 @@ absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
   return absl::InvalidArgumentError("one of --prompt, --prompt_file or --chat is required");
 }
 
+absl::Status AddSelection(const GenerateFlags& flags, v1::GenerateRequest& request) {
+  if (flags.share.has_value()) request.mutable_selection()->set_share(*flags.share);
+  if (flags.selector.empty()) return absl::OkStatus();
+  v1::Selector selector;
+  if (!v1::Selector_Parse("SELECTOR_" + absl::AsciiStrToUpper(flags.selector), &selector)) {
+    return absl::InvalidArgumentError("--selector must be attention, random, rarity or none, got \"" +
+                                      flags.selector + "\"");
+  }
+  request.mutable_selection()->set_selector(selector);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateFlags& flags) {
   v1::GenerateRequest request;
   v1::FillMode mode;
@@ -75,6 +89,7 @@ absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateFlags& flags) {
                                       "\"");
   }
   request.set_mode(mode);
+  RF_RETURN_IF_ERROR(AddSelection(flags, request));
   auto& sampling = *request.mutable_sampling();
   if (flags.temperature.has_value()) sampling.set_temperature(*flags.temperature);
   if (flags.top_k.has_value()) sampling.set_top_k(*flags.top_k);
@@ -114,15 +129,16 @@ std::string Report(const Answered& answered) {
   const double rest = timing.total() - timing.ttft();
   const double rate = rest > 0 ? (usage.generated_tokens() - 1) / rest : 0;
   return absl::StrFormat(
-      "[%s, %s: split %d, tail %d; %d of %d prompt rows filled, %d exact (%d outliers), %d cached]\n"
+      "[%s, %s: split %d, tail %d; %d of %d prompt rows filled, %d exact (%d outliers, %d selected), %d "
+      "cached]\n"
       "[time to first token %.3f s = admission %.3f + route %.3f + decode queue %.3f + prefill queue %.3f + "
       "prefill %.3f + transfer %.3f + late pass %.3f + first step %.3f]\n"
       "[%d tokens, %.1f tokens/s, total %.3f s, %s, seed %d]\n",
       absl::StripPrefix(v1::FillMode_Name(fill.mode()), "FILL_MODE_"), fill.reason(), fill.split(),
-      fill.tail(), fill.filled(), usage.prompt_tokens(), fill.exact(), fill.outliers(), fill.cached(),
-      timing.ttft(), timing.admission_wait(), timing.route(), timing.decode_queue(), timing.prefill_queue(),
-      timing.prefill_compute(), timing.transfer_exposed(), timing.late_pass(), timing.first_step(),
-      usage.generated_tokens(), rate, timing.total(),
+      fill.tail(), fill.filled(), usage.prompt_tokens(), fill.exact(), fill.outliers(), fill.selected(),
+      fill.cached(), timing.ttft(), timing.admission_wait(), timing.route(), timing.decode_queue(),
+      timing.prefill_queue(), timing.prefill_compute(), timing.transfer_exposed(), timing.late_pass(),
+      timing.first_step(), usage.generated_tokens(), rate, timing.total(),
       absl::StripPrefix(v1::FinishReason_Name(answered.finished.reason()), "FINISH_REASON_"),
       answered.started.seed());
 }
@@ -203,9 +219,18 @@ void AddFlags(CLI::App& command, GenerateFlags& flags) {
       .add_option("--target", flags.target,
                   "A running router or `ridgefill serve`; without it the model is loaded here")
       ->type_name("HOST:PORT");
-  command.add_option("--mode", flags.mode, "AUTO, EXACT or SPEED: how exactly the prompt is prefilled")
+  command
+      .add_option("--mode", flags.mode, "AUTO, EXACT, QUALITY or SPEED: how exactly the prompt is prefilled")
       ->capture_default_str()
       ->type_name("MODE");
+  command
+      .add_option("--share", flags.share,
+                  "QUALITY: most of the rows before the tail that it may select (default: the server's)")
+      ->type_name("X");
+  command
+      .add_option("--selector", flags.selector,
+                  "QUALITY: attention (default), or random, rarity or none to compare with")
+      ->type_name("NAME");
   const char* group = "Prompt";
   command.add_option("--prompt", flags.prompt, "The prompt")->type_name("TEXT")->group(group);
   command.add_option("--prompt_file", flags.prompt_file, "The prompt from a file; - reads standard input")

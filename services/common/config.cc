@@ -32,6 +32,12 @@ class Checker {
     }
     return *this;
   }
+  Checker& Share(absl::string_view field, float value, float high) {
+    if (status_.ok() && !(value >= 0 && value <= high)) {
+      Fail(field, absl::StrCat("must be in [0, ", high, "], got ", value));
+    }
+    return *this;
+  }
   Checker& Fail(absl::string_view field, absl::string_view message) {
     if (status_.ok()) status_ = base::FieldError(absl::StrCat(prefix_, field), "CONFIG_VALUE", message);
     return *this;
@@ -167,6 +173,8 @@ absl::Status CheckParts(const PrefillConfig& prefill, const DecodeConfig& decode
 absl::Status CheckRouterSizes(const RouterConfig& config, const std::string& prefix) {
   const auto& policy = config.policy();
   return Checker(prefix)
+      .Share("policy.max_share", policy.max_share(), 1)
+      .Share("policy.share", policy.share(), policy.max_share())
       .Range("policy.auto_min_tokens", policy.auto_min_tokens(), 1, kMaxTokens)
       .Range("policy.local_max_tokens", policy.local_max_tokens(), 1, kMaxTokens)
       .Range("policy.tail", policy.tail(), 0, kMaxTokens)
@@ -228,6 +236,8 @@ void FillDefaults(RouterConfig& config) {
           &config::v1::PolicyConfig::set_auto_min_tokens, 2048);
   Default(policy, &config::v1::PolicyConfig::has_local_max_tokens,
           &config::v1::PolicyConfig::set_local_max_tokens, 256);
+  Default(policy, &config::v1::PolicyConfig::has_share, &config::v1::PolicyConfig::set_share, 0.05f);
+  Default(policy, &config::v1::PolicyConfig::has_max_share, &config::v1::PolicyConfig::set_max_share, 0.25f);
   Default(config, &RouterConfig::has_max_in_flight, &RouterConfig::set_max_in_flight, 256);
   Default(config, &RouterConfig::has_max_queued, &RouterConfig::set_max_queued, 256);
   Default(config, &RouterConfig::has_queue_timeout_seconds, &RouterConfig::set_queue_timeout_seconds, 30);

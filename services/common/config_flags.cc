@@ -148,7 +148,12 @@ void ConfigFlags<Config>::AddOwn() {
              [](Config& c, const int& v) { Router(c).mutable_policy()->set_local_max_tokens(v); });
     Add<bool>("--forbid_filled", "BOOL", "AUTO runs EXACT; SPEED and QUALITY are refused",
               [](Config& c, const bool& v) { Router(c).mutable_policy()->set_forbid_filled(v); });
-    Add<int>("--tail", "N", "Last rows that run exactly in SPEED (default: the map set's)",
+    Add<float>("--share", "X",
+               "Share of a prompt's rows before its tail that QUALITY may select (default 0.05)",
+               [](Config& c, const float& v) { Router(c).mutable_policy()->set_share(v); });
+    Add<float>("--max_share", "X", "The most that a request may ask for (default 0.25)",
+               [](Config& c, const float& v) { Router(c).mutable_policy()->set_max_share(v); });
+    Add<int>("--tail", "N", "Last rows that run exactly in SPEED and QUALITY (default: the map set's)",
              [](Config& c, const int& v) { Router(c).mutable_policy()->set_tail(v); });
     Add<int>("--max_in_flight", "N", "Requests admitted together (default 256)",
              [](Config& c, const int& v) { Router(c).set_max_in_flight(v); });

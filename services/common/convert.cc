@@ -43,6 +43,39 @@ absl::StatusOr<ridge::Mode> FromProto(v1::FillMode mode) {
       absl::StrCat("unknown value ", static_cast<int>(mode), "; allowed: AUTO, EXACT, SPEED, QUALITY"));
 }
 
+v1::Selector ToProto(ridge::Selector selector) {
+  switch (selector) {
+    case ridge::Selector::kAttention:
+      return v1::SELECTOR_ATTENTION;
+    case ridge::Selector::kRandom:
+      return v1::SELECTOR_RANDOM;
+    case ridge::Selector::kRarity:
+      return v1::SELECTOR_RARITY;
+    case ridge::Selector::kNone:
+      return v1::SELECTOR_NONE;
+  }
+  return v1::SELECTOR_UNSPECIFIED;
+}
+
+absl::StatusOr<ridge::Selector> FromProto(v1::Selector selector) {
+  switch (selector) {
+    case v1::SELECTOR_UNSPECIFIED:
+    case v1::SELECTOR_ATTENTION:
+      return ridge::Selector::kAttention;
+    case v1::SELECTOR_RANDOM:
+      return ridge::Selector::kRandom;
+    case v1::SELECTOR_RARITY:
+      return ridge::Selector::kRarity;
+    case v1::SELECTOR_NONE:
+      return ridge::Selector::kNone;
+    default:
+      break;
+  }
+  return base::FieldError("selection.selector", "SELECTOR_UNKNOWN",
+                          absl::StrCat("unknown value ", static_cast<int>(selector),
+                                       "; allowed: ATTENTION, RANDOM, RARITY, NONE"));
+}
+
 v1::Hello ToProto(const runtime::Hello& hello) {
   v1::Hello out;
   out.set_protocol_major(hello.protocol_major);
@@ -74,6 +107,7 @@ v1::FillDecision ToProto(const ridge::FillDecision& decision) {
   out.set_split(decision.split);
   out.set_tail(decision.tail);
   out.set_share(decision.share);
+  out.set_selector(ToProto(decision.selector));
   out.set_late_pass(decision.late_pass == ridge::LatePassAt::kPrefill ? v1::LATE_PASS_AT_PREFILL
                                                                       : v1::LATE_PASS_AT_DECODE);
   out.set_wire_form(decision.wire_form == ridge::WireForm::kHidden ? v1::WIRE_FORM_HIDDEN : v1::WIRE_FORM_KV);
@@ -101,6 +135,7 @@ absl::StatusOr<ridge::FillDecision> FromProto(const v1::FillDecision& decision) 
   out.split = decision.split();
   out.tail = decision.tail();
   out.share = decision.share();
+  RF_ASSIGN_OR_RETURN(out.selector, FromProto(decision.selector()));
   out.late_pass = decision.late_pass() == v1::LATE_PASS_AT_PREFILL ? ridge::LatePassAt::kPrefill
                                                                    : ridge::LatePassAt::kDecode;
   out.wire_form =

@@ -15,6 +15,8 @@ namespace ridgefill::common {
 v1::FillMode ToProto(ridge::Mode mode);
 // UNSPECIFIED is AUTO.
 absl::StatusOr<ridge::Mode> FromProto(v1::FillMode mode);
+v1::Selector ToProto(ridge::Selector selector);
+absl::StatusOr<ridge::Selector> FromProto(v1::Selector selector);
 
 v1::Hello ToProto(const runtime::Hello& hello);
 runtime::Hello FromProto(const v1::Hello& hello);

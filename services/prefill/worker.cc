@@ -64,6 +64,8 @@ void WorkerImpl::FillMetrics(common::MetricPage& page) const {
                stats.filled_tokens, model);
   page.Counter("ridgefill_prefill_exact_tokens_total", "Prompt rows in the exact set", stats.exact_tokens,
                model);
+  page.Counter("ridgefill_prefill_selected_tokens_total", "Of the exact rows, those that QUALITY selected",
+               stats.selected_tokens, model);
   constexpr char kRequests[] = "ridgefill_prefill_requests_total";
   constexpr char kRequestsHelp[] = "Prompts by outcome";
   page.Counter(kRequests, kRequestsHelp, stats.requests_ok, with("outcome", "ok"));

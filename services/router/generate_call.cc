@@ -117,8 +117,12 @@ void GenerateCall::Attempt() {
 
 absl::StatusOr<GenerateCall::Route> GenerateCall::ChooseRoute() {
   Route route;
-  const PromptFacts prompt{parsed_.mode, static_cast<int64_t>(tokens_.size()),
-                           static_cast<int64_t>(tokens_.size()), parsed_.prompt_logprobs};
+  const PromptFacts prompt{parsed_.mode,
+                           static_cast<int64_t>(tokens_.size()),
+                           static_cast<int64_t>(tokens_.size()),
+                           parsed_.prompt_logprobs,
+                           parsed_.share,
+                           parsed_.selector};
   RF_ASSIGN_OR_RETURN(route.prefill, ChoosePrefill(WantsMaps(core_.policy, prompt)));
   PrefillFacts facts;
   if (route.prefill.has_value()) facts = core_.prefill.report(route.prefill->index()).prefill;

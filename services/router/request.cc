@@ -105,6 +105,17 @@ absl::Status ParseLogprobs(const v1::LogprobOptions& logprobs, ParsedRequest& ou
   return absl::OkStatus();
 }
 
+absl::Status ParseSelection(const v1::GenerateRequest& request, ParsedRequest& out) {
+  if (!request.has_selection()) return absl::OkStatus();
+  if (out.mode != ridge::Mode::kQuality) {
+    return base::FieldError("selection", "SELECTION_QUALITY_ONLY",
+                            absl::StrCat("goes with mode QUALITY alone, got mode ", ridge::Name(out.mode)));
+  }
+  if (request.selection().has_share()) out.share = request.selection().share();
+  RF_ASSIGN_OR_RETURN(out.selector, common::FromProto(request.selection().selector()));
+  return absl::OkStatus();
+}
+
 std::vector<tokenizer::ChatMessage> Messages(const v1::ChatPrompt& chat) {
   std::vector<tokenizer::ChatMessage> messages;
   for (const auto& message : chat.messages()) messages.push_back({message.role(), message.content()});
@@ -147,6 +158,7 @@ absl::StatusOr<ParsedRequest> CheckRequest(const v1::GenerateRequest& request, c
   out.has_seed = request.sampling().has_seed();
   RF_RETURN_IF_ERROR(ParseStop(request.stop(), limits, out));
   RF_RETURN_IF_ERROR(ParseLogprobs(request.logprobs(), out));
+  RF_RETURN_IF_ERROR(ParseSelection(request, out));
   RF_RETURN_IF_ERROR(sampling::Validate(out.sampling, limits.vocab_size));
   // Invalid UTF-8 among the stop strings shows before the request takes a place.
   RF_RETURN_IF_ERROR(About("stop.stop_strings", tokenizer::StopMatcher::Create(out.stop_strings)).status());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct ParsedRequest {
   int64_t max_tokens = 0;  // 0: what is left of the context
   std::vector<std::string> stop_strings;
   bool prompt_logprobs = false;
+  std::optional<float> share;  // of QUALITY; its range is the policy's to check
+  ridge::Selector selector = ridge::Selector::kAttention;
 };
 
 // All that can be said without tokenizing; cheap. INVALID_ARGUMENT with the field's path as in the proto,

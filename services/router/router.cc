@@ -91,7 +91,8 @@ class RouterImpl : public Router {
     core_.tokenizer = options.tokenizer;
     core_.limits = {options.model, options.vocab_size, options.context_tokens, config.max_prompt_bytes()};
     core_.policy = {config.policy().auto_min_tokens(), config.policy().local_max_tokens(),
-                    config.policy().forbid_filled(), config.policy().tail()};
+                    config.policy().forbid_filled(),   config.policy().tail(),
+                    config.policy().share(),           config.policy().max_share()};
     core_.default_deadline = absl::Seconds(config.default_deadline_seconds());
     core_.architecture = options.identity.arch;
     core_.chat = options.tokenizer->EncodeChat({{"user", "a"}}).ok();

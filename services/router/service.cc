@@ -49,7 +49,10 @@ void Describe(const Core& core, v1::ModelInfo& out) {
   out.add_modes(v1::FILL_MODE_EXACT);
   const auto prefill = core.prefill.Example();
   if (!prefill.has_value() || prefill->prefill.split == 0) return;
-  if (!core.policy.forbid_filled) out.add_modes(v1::FILL_MODE_SPEED);
+  if (!core.policy.forbid_filled) {
+    out.add_modes(v1::FILL_MODE_SPEED);
+    out.add_modes(v1::FILL_MODE_QUALITY);
+  }
   out.set_split(prefill->prefill.split);
   out.set_tail(core.policy.tail > 0 ? core.policy.tail : prefill->prefill.tail_default);
   out.set_maps_digest(prefill->maps_digest);

@@ -12,25 +12,31 @@ namespace {
 using ridge::FillDecision;
 using ridge::Mode;
 
+bool AsksForFill(const PromptFacts& prompt) {
+  return prompt.mode == Mode::kSpeed || prompt.mode == Mode::kQuality;
+}
+
 absl::Status CheckAsked(const PolicyOptions& options, const PromptFacts& prompt,
                         const PrefillFacts& prefill) {
-  if (prompt.mode == Mode::kQuality) {
-    return base::Error(absl::StatusCode::kUnimplemented, "MODE_QUALITY",
-                       "mode QUALITY is not available yet; use EXACT, SPEED or AUTO");
-  }
-  if (prompt.mode != Mode::kSpeed) return absl::OkStatus();
+  if (!AsksForFill(prompt)) return absl::OkStatus();
   if (options.forbid_filled) {
     return base::Error(absl::StatusCode::kFailedPrecondition, "MODE_FORBIDDEN",
                        "the operator forbids filled modes; use EXACT or AUTO");
   }
   if (prompt.prompt_logprobs) {
-    return base::FieldError("logprobs.prompt", "PROMPT_LOGPROBS_EXACT_ONLY",
-                            "prompt log-probabilities need mode EXACT or AUTO, got SPEED");
+    return base::FieldError(
+        "logprobs.prompt", "PROMPT_LOGPROBS_EXACT_ONLY",
+        absl::StrCat("prompt log-probabilities need mode EXACT or AUTO, got ", ridge::Name(prompt.mode)));
+  }
+  if (prompt.share.has_value() && !(*prompt.share >= 0 && *prompt.share <= options.max_share)) {
+    return base::FieldError("selection.share", "SHARE_RANGE",
+                            absl::StrCat("must be in [0, ", options.max_share, "], got ", *prompt.share));
   }
   if (prefill.split == 0) {
     return base::Error(
         absl::StatusCode::kFailedPrecondition, "NO_MAPS",
-        "mode SPEED needs a prefill worker with a map set and there is none; use EXACT or AUTO");
+        absl::StrCat("mode ", ridge::Name(prompt.mode),
+                     " needs a prefill worker with a map set and there is none; use EXACT or AUTO"));
   }
   return absl::OkStatus();
 }
@@ -69,7 +75,7 @@ FillDecision Exact(const PolicyOptions& options, const PromptFacts& prompt, cons
 
 MapsWanted WantsMaps(const PolicyOptions& options, const PromptFacts& prompt) {
   if (options.forbid_filled || prompt.prompt_logprobs) return MapsWanted::kNo;
-  if (prompt.mode == Mode::kSpeed) return MapsWanted::kRequired;
+  if (AsksForFill(prompt)) return MapsWanted::kRequired;
   const bool may_fill = prompt.mode == Mode::kAuto && prompt.tokens >= options.auto_min_tokens;
   return may_fill ? MapsWanted::kPreferred : MapsWanted::kNo;
 }
@@ -81,7 +87,11 @@ absl::StatusOr<FillDecision> Decide(const PolicyOptions& options, const PromptFa
   const std::string why_exact = WhyExact(options, prompt, prefill, tail);
   if (!why_exact.empty()) return Exact(options, prompt, prefill, why_exact);
   FillDecision decision;
-  decision.mode = Mode::kSpeed;
+  decision.mode = prompt.mode == Mode::kQuality ? Mode::kQuality : Mode::kSpeed;
+  if (decision.mode == Mode::kQuality) {
+    decision.share = prompt.share.value_or(options.share);
+    decision.selector = prompt.selector;
+  }
   decision.split = prefill.split;
   decision.tail = tail;
   decision.reason = prompt.mode == Mode::kAuto ? "LONG_PROMPT" : "REQUESTED";

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "engine/ridge/fill_plan.h"
@@ -13,7 +14,9 @@ struct PolicyOptions {
   int64_t auto_min_tokens = 2048;  // AUTO runs SPEED from here on
   int64_t local_max_tokens = 256;  // uncached tokens up to which decode prefills by itself
   bool forbid_filled = false;
-  int tail = 0;  // 0: the map set's
+  int tail = 0;             // 0: the map set's
+  float share = 0.05f;      // of the rows before the tail that QUALITY selects at most ...
+  float max_share = 0.25f;  // ... and that a request may ask for
 };
 
 struct PromptFacts {
@@ -21,6 +24,8 @@ struct PromptFacts {
   int64_t tokens = 0;
   int64_t uncached = 0;  // tokens that no cache holds
   bool prompt_logprobs = false;
+  std::optional<float> share;  // as the request asks
+  ridge::Selector selector = ridge::Selector::kAttention;
 };
 
 // What the prefill worker said about itself. Without any worker: all zero.
@@ -36,12 +41,12 @@ struct PrefillFacts {
 enum class MapsWanted {
   kNo,
   kPreferred,  // AUTO that would be filled: without maps it runs EXACT
-  kRequired,   // SPEED: without maps it fails
+  kRequired,   // SPEED or QUALITY: without maps it fails
 };
 MapsWanted WantsMaps(const PolicyOptions& options, const PromptFacts& prompt);
 
-// FAILED_PRECONDITION (MODE_FORBIDDEN, NO_MAPS), INVALID_ARGUMENT (PROMPT_LOGPROBS_EXACT_ONLY), UNIMPLEMENTED
-// (MODE_QUALITY). The decision's reason: REQUESTED, LONG_PROMPT, or why the prompt runs EXACT although more
+// FAILED_PRECONDITION (MODE_FORBIDDEN, NO_MAPS), INVALID_ARGUMENT (PROMPT_LOGPROBS_EXACT_ONLY, SHARE_RANGE).
+// The decision's reason: REQUESTED, LONG_PROMPT, or why the prompt runs EXACT although more
 // was possible: SHORT_PROMPT, NO_MAPS, BELOW_AUTO_MIN, OPERATOR, PROMPT_LOGPROBS; LOCAL where decode
 // prefills, NO_PREFILL_WORKERS where it must.
 absl::StatusOr<ridge::FillDecision> Decide(const PolicyOptions& options, const PromptFacts& prompt,

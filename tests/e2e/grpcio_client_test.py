@@ -60,7 +60,13 @@ BAD_REQUESTS = [
      StatusCode.INVALID_ARGUMENT, "INVALID_UTF8", "stop.stop_strings"),
     ("another model", change(model="gpt-9"), StatusCode.NOT_FOUND, "MODEL_NOT_FOUND", None),
     ("SPEED without maps", h.request(500, SPEED), StatusCode.FAILED_PRECONDITION, "NO_MAPS", None),
-    ("QUALITY", h.request(500, QUALITY), StatusCode.UNIMPLEMENTED, "MODE_QUALITY", None),
+    ("QUALITY without maps", h.request(500, QUALITY), StatusCode.FAILED_PRECONDITION, "NO_MAPS", None),
+    ("a share above the operator's limit", change(mode=QUALITY, selection=pb.SelectionOptions(share=0.3)),
+     StatusCode.INVALID_ARGUMENT, "SHARE_RANGE", "selection.share"),
+    ("a selection in another mode", change(mode=SPEED, selection=pb.SelectionOptions(share=0.1)),
+     StatusCode.INVALID_ARGUMENT, "SELECTION_QUALITY_ONLY", "selection"),
+    ("an unknown selector", change(mode=QUALITY, selection=pb.SelectionOptions(selector=9)),
+     StatusCode.INVALID_ARGUMENT, "SELECTOR_UNKNOWN", "selection.selector"),
 ]
 
 

@@ -6,7 +6,7 @@ import unittest
 
 import grpc
 import harness as h
-from harness import AUTO, EXACT, SPEED, ask, pb
+from harness import AUTO, EXACT, QUALITY, SPEED, ask, pb
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -37,6 +37,7 @@ def logprobs(answer):
     return [(token.id, token.logprob) for token in answer.tokens]
 
 
+SELECTION = {"selection": pb.SelectionOptions(share=0.25)}  # of the few hundred rows here: some windows
 WITH_LOGPROBS = {"logprobs": pb.LogprobOptions(enabled=True)}
 
 
@@ -49,6 +50,24 @@ class Answers(unittest.TestCase):
                 local = ask(embedded, length, mode, 12, **WITH_LOGPROBS)
                 self.assertEqual(logprobs(over_grpc), logprobs(local))
                 self.assertEqual(over_grpc.text, local.text)
+
+    def test_quality_reports_the_rows_that_it_selected_and_transports_agree(self):
+        for length in (300, 700):
+            over_grpc = ask(api, length, QUALITY, 12, **WITH_LOGPROBS, **SELECTION)
+            local = ask(embedded, length, QUALITY, 12, **WITH_LOGPROBS, **SELECTION)
+            self.assertEqual(logprobs(over_grpc), logprobs(local))
+            self.assertEqual(over_grpc.started.fill, local.started.fill)
+            fill = over_grpc.started.fill
+            self.assertEqual((fill.mode, fill.split, fill.tail, fill.reason), (QUALITY, 2, 32, "REQUESTED"))
+            self.assertEqual(fill.filled + fill.exact, length)
+            self.assertEqual(fill.exact, 32 + fill.outliers + fill.selected)
+            self.assertGreaterEqual(fill.selected, 31)
+            self.assertLessEqual(fill.selected, 0.25 * (length - 32) + 0.5)
+            self.assertNotEqual(logprobs(over_grpc), logprobs(ask(api, length, SPEED, 12, **WITH_LOGPROBS)))
+        none = ask(api, 300, QUALITY, 12, **WITH_LOGPROBS, selection=pb.SelectionOptions(selector=pb.SELECTOR_NONE))
+        self.assertEqual(none.started.fill.selected, 0)
+        self.assertEqual(logprobs(none), logprobs(ask(api, 300, SPEED, 12, **WITH_LOGPROBS)))
+        self.assertIn(QUALITY, api.ListModels(pb.ListModelsRequest()).models[0].modes)
 
     def test_all_rows_exact_equals_no_maps_bit_for_bit(self):
         plain_prefill, plain_decode = h.prefill("--maps", "none"), h.decode("--maps", "none")
@@ -66,17 +85,17 @@ class Answers(unittest.TestCase):
         self.assertEqual(h.describe_prefill(lower).loaded_layers, 3)
         routed = h.router([lower], [decode])
         with h.running(routed, lower):
-            for mode in (EXACT, SPEED):
-                self.assertEqual(logprobs(ask(h.stub(routed), 300, mode, 8, **WITH_LOGPROBS)),
-                                 logprobs(ask(api, 300, mode, 8, **WITH_LOGPROBS)))
+            for mode, options in ((EXACT, {}), (SPEED, {}), (QUALITY, SELECTION)):
+                self.assertEqual(logprobs(ask(h.stub(routed), 300, mode, 8, **WITH_LOGPROBS, **options)),
+                                 logprobs(ask(api, 300, mode, 8, **WITH_LOGPROBS, **options)))
 
     def test_report_counts_every_prompt_row(self):
-        for mode in (EXACT, SPEED, AUTO):
+        for mode in (EXACT, SPEED, QUALITY, AUTO):
             for length in (5, 63, 64, 199, 200, 500):
                 fill = ask(api, length, mode, 1).started.fill
                 self.assertEqual(fill.filled + fill.exact, length)
                 self.assertNotEqual(fill.mode, AUTO)
-                if fill.mode == SPEED:
+                if fill.mode in (SPEED, QUALITY):
                     self.assertEqual(fill.exact, 32 + fill.outliers + fill.selected)
                     self.assertEqual((fill.split, fill.tail), (2, 32))
                 else:
@@ -239,11 +258,14 @@ class Operations(unittest.TestCase):
         self.assertIn(f"{latin} is not valid UTF-8 at byte 3", refused.stderr)
         chat = run("generate", *common, "--chat")
         self.assertEqual(chat.stderr.count("time to first token"), 2)
+        quality = run("generate", *common, "--raw", "--prompt", "Once upon a time. " * 40, "--mode", "quality",
+                      "--share", 0.2, "--selector", "random")
+        self.assertRegex(quality.stderr, r"QUALITY, REQUESTED: .* [1-9][0-9]* selected")
         bench = run("bench", "ttft", "--target", router.address, "--lengths", "100,300", "--reps", 2)
         lines = [json.loads(line) for line in bench.stdout.splitlines()]
         self.assertEqual([(line["prompt_tokens"], line["mode"]) for line in lines],
                          [(100, "EXACT"), (100, "SPEED"), (300, "EXACT"), (300, "SPEED")])
-        self.assertEqual(list(lines[0]), ["bench", "model", "mode", "split", "tail", "prompt_tokens", "batch",
+        self.assertEqual(list(lines[0]), ["bench", "model", "mode", "split", "tail", "prompt_tokens", "selected", "batch",
                                           "ms_median", "ms_min", "tokens_per_s", "threads", "isa"])
 
     def test_command_lines_that_are_not_whole(self):
@@ -261,7 +283,7 @@ class Operations(unittest.TestCase):
         self.assertIn("SPEED of 20 tokens ran EXACT (SHORT_PROMPT)", bench.stderr)
 
     def test_benchmarks_of_the_engines(self):
-        for bench, extra in (("prefill", ("--modes", "EXACT,SPEED")), ("decode", ("--batches", "1,3", "--tokens", 8))):
+        for bench, extra in (("prefill", ("--modes", "EXACT,QUALITY")), ("decode", ("--batches", "1,3", "--tokens", 8))):
             out = subprocess.run([str(h.BIN / "ridgefill"), "bench", bench, "--model", str(h.TINY), "--maps", str(maps),
                                   "--kv_memory_mb", "32", "--lengths", "128", "--reps", "1", *map(str, extra)],
                                  capture_output=True, text=True, timeout=h.PATIENCE, check=True)

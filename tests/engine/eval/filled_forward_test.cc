@@ -78,6 +78,46 @@ TEST_F(FilledForwardTest, FillsChangeTheAnswerAndTheirOrderDoesNot) {
   EXPECT_EQ(run(Plan(10), ridge.get()), filled);
 }
 
+// The scores against attention mass of a plain pass, whatever the chunks; rows after the prompt count for
+// nothing.
+TEST_F(FilledForwardTest, ScoresAreWhatTheLastPromptRowsAttendTo) {
+  constexpr int64_t kPrompt = 80;
+  const auto pass = runtime::SequencePass::Create(*model_, kTokens, kTokens).value();
+  const model::ModelConfig& config = model_->config();
+  const auto hidden = backend_->Allocate(kernels::DType::kF32, {kPrompt, config.hidden}).value();
+  const auto mass = backend_->Allocate(kernels::DType::kF32, {config.heads_kv, kPrompt}).value();
+  ASSERT_TRUE(pass->Embed(absl::MakeConstSpan(documents_[0]).subspan(0, kPrompt), hidden.view()).ok());
+  const std::vector<int32_t> rows = runtime::Positions(0, kPrompt), last = runtime::Positions(16, kPrompt);
+  const std::string zeros(mass.view().bytes(), '\0');
+  ASSERT_TRUE(backend_->CopyFromHost(pass->stream(), zeros, mass.view()).ok());
+  runtime::SequencePass::Layers layers{rows, hidden.view(), 0, kSplit, {}};
+  layers.on_query = [&](int layer, const kernels::TensorView& q) {
+    return pass->WithBatch(last, [&](const kernels::Batch& batch) {
+      kernels::AttentionMassArgs args;
+      args.batch = &batch;
+      args.q = q.Rows(16, 64);
+      args.cache = &pass->cache();
+      args.layer = layer;
+      args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+      args.mass = mass.view();
+      return backend_->AttentionMass(pass->stream(), args);
+    });
+  };
+  ASSERT_TRUE(pass->Forward(layers).ok());
+  std::vector<float> want(kPrompt);
+  const std::vector<float> by_head = pass->Floats(mass.view()).value();
+  for (size_t i = 0; i < by_head.size(); ++i) want[i % kPrompt] += by_head[i];
+  for (float& score : want) score /= static_cast<float>(64 * config.heads_q);
+  for (int64_t chunk : {kTokens, int64_t{31}, int64_t{7}}) {
+    const auto forward = Forward(chunk);
+    ASSERT_TRUE(forward->Lower(documents_[0], kPrompt).ok());
+    EXPECT_EQ(forward->scores(), want) << "chunks of " << chunk;
+  }
+  const auto forward = Forward(kTokens);
+  ASSERT_TRUE(forward->Lower(documents_[0]).ok());
+  EXPECT_TRUE(forward->scores().empty());
+}
+
 TEST_F(FilledForwardTest, NllIsMinusTheLogOfTheSoftmax) {
   const auto forward = Forward(64);
   ASSERT_TRUE(forward->Lower(documents_[3]).ok());

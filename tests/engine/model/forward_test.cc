@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "engine/base/check.h"
@@ -152,6 +154,49 @@ TEST_P(Forward, CallbacksSeeEveryLayerOnceAndTheKvOfAProjection) {
   EXPECT_EQ(runner_->model().Forward(runner_->stream(), args), absl::CancelledError("enough"));
   EXPECT_THAT(kv_layers, testing::ElementsAre(0, 1, 2));
   EXPECT_THAT(done_layers, testing::ElementsAre(0, 1, 2));
+}
+
+// One token throughout: queries differ by their turn alone, and every row's attention finds its keys.
+TEST_P(Forward, QueriesComeTurnedWithTheirKeysInTheCache) {
+  kernels::Backend& backend = runner_->backend();
+  const ModelConfig& config = runner_->model().config();
+  const auto batch = runner_->NewBatch({0, kTokens}, kernels::Phase::kPrompt).value();
+  ASSERT_TRUE(runner_->Embed(std::vector<int32_t>(kTokens, 7)).ok());
+  kernels::Tensor mass = backend.Allocate(kernels::DType::kF32, {config.heads_kv, kTokens}).value();
+  const std::string zeros(mass.view().bytes(), '\0');
+  std::vector<int> layers;
+  ForwardArgs args;
+  args.batch = batch.get();
+  args.cache = &runner_->cache();
+  args.hidden = runner_->hidden({0, kTokens});
+  args.layer_end = 2;
+  args.workspace = &runner_->workspace();
+  args.on_query = [&](int layer, const kernels::TensorView& q) {
+    layers.push_back(layer);
+    if (layer == 0) {
+      EXPECT_NE(Bytes(q.Rows(0, 1)), Bytes(q.Rows(1, 1)));
+    }
+    EXPECT_TRUE(backend.CopyFromHost(runner_->stream(), zeros, mass.view()).ok());
+    EXPECT_TRUE(backend
+                    .AttentionMass(runner_->stream(), {.batch = batch.get(),
+                                                       .q = q,
+                                                       .cache = &runner_->cache(),
+                                                       .layer = layer,
+                                                       .scale = 0.25f,
+                                                       .mass = mass.view()})
+                    .ok());
+    const std::string bytes = Bytes(mass.view());
+    double total = 0;
+    for (size_t i = 0; i < bytes.size(); i += 4) {
+      float value = 0;
+      std::memcpy(&value, &bytes[i], 4);
+      total += value;
+    }
+    EXPECT_NEAR(total, kTokens * config.heads_q, 1e-2);
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(runner_->model().Forward(runner_->stream(), args).ok());
+  EXPECT_THAT(layers, testing::ElementsAre(0, 1));
 }
 
 TEST_P(Forward, LowerLayersAloneGiveTheSameResidual) {

@@ -139,5 +139,14 @@ inline ridge::FillDecision Speed(int split, int tail) {
   decision.reason = "REQUESTED";
   return decision;
 }
+// Of a random prompt on the tiny model, whose attention is flat, most windows are worth their rows.
+inline ridge::FillDecision Quality(int split, int tail, float share,
+                                   ridge::Selector selector = ridge::Selector::kAttention) {
+  ridge::FillDecision decision = Speed(split, tail);
+  decision.mode = ridge::Mode::kQuality;
+  decision.share = share;
+  decision.selector = selector;
+  return decision;
+}
 
 }  // namespace ridgefill::runtime

@@ -237,7 +237,7 @@ TEST(RefusalTest, BadCallsAreRefusedByName) {
   EXPECT_EQ(refused([](DecodeCall& c) { c.max_tokens = 0; }), "MAX_TOKENS_RANGE");
   EXPECT_EQ(refused([](DecodeCall& c) { c.max_tokens = 493; }), "CONTEXT_LENGTH");
   EXPECT_EQ(refused([](DecodeCall& c) { c.max_tokens = INT64_MAX; }), "CONTEXT_LENGTH");
-  EXPECT_EQ(refused([](DecodeCall& c) { c.decision.mode = ridge::Mode::kQuality; }), "MODE_QUALITY");
+  EXPECT_EQ(refused([](DecodeCall& c) { c.decision = Quality(2, 8, 2.0f); }), "DECISION_SHARE");
   EXPECT_NE(refused([](DecodeCall& c) { c.sampling.top_p = 3; }), "OK");
   EXPECT_EQ(refused([](DecodeCall& c) { c.decision = ExactOnPrefill(), c.prompt_logprobs = true; }),
             "PROMPT_LOGPROBS");

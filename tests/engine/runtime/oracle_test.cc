@@ -117,6 +117,43 @@ TEST_P(OracleTest, FilledPrefillEqualsTheMethodOnWholeTensors) {
   }
 }
 
+// The selected rows too, whatever the chunks that the scoring rows and the bulk fall into.
+TEST_P(OracleTest, QualityEqualsTheMethodOnWholeTensors) {
+  using ridge::Selector;
+  const int split = tiny().layers() - 1;
+  const auto maps = tiny().RandomMaps(split);
+  for (int64_t chunk : {64, 128}) {
+    TrioOptions options = Options();
+    options.maps = maps.get();
+    options.prefill.chunk_tokens = chunk;
+    options.prefill.frame_bytes = 1 << 12;
+    Trio trio(options);
+    for (int64_t length : {33, 65, 150, 231}) {
+      const auto tokens = RandomTokens(length, length, tiny().vocab());
+      for (Selector selector :
+           {Selector::kAttention, Selector::kRandom, Selector::kRarity, Selector::kNone}) {
+        SCOPED_TRACE(absl::StrCat("chunk ", chunk, ", prompt ", length, ", ", ridge::Name(selector)));
+        const ridge::FillDecision decision = Quality(split, 32, 0.4f, selector);
+        const PlainFill fill{maps.get(), PlanFor(tiny(), tokens, decision, 0.0f)};
+        StartedEvent started;
+        ExpectSame(trio.Run(GreedyCall(tokens, decision, kAnswer), &started),
+                   PlainAnswer(tiny(), tokens, kAnswer, &fill));
+        EXPECT_EQ(started.report.mode, ridge::Mode::kQuality);
+        EXPECT_EQ(started.report.selected, static_cast<int64_t>(fill.plan.selected.size()));
+        if (selector == Selector::kNone) {
+          EXPECT_EQ(started.report.selected, 0);
+        }
+        if (length > 140 && selector != Selector::kNone) {
+          EXPECT_GE(started.report.selected, 31);
+        }
+        EXPECT_EQ(started.report.filled, fill.plan.filled_count());
+        EXPECT_EQ(started.report.exact, 32 + started.report.outliers + started.report.selected);
+      }
+    }
+    EXPECT_TRUE(trio.AllFree());
+  }
+}
+
 TEST_P(OracleTest, APromptWithinTheTailRunsExactInSpeedToo) {
   const auto maps = tiny().RandomMaps(2);
   TrioOptions options = Options();
@@ -129,6 +166,9 @@ TEST_P(OracleTest, APromptWithinTheTailRunsExactInSpeedToo) {
   ExpectSame(trio.Run(GreedyCall(tokens, Speed(2, 90), kAnswer), &started), want);
   EXPECT_EQ(started.report.filled, 0);
   EXPECT_EQ(started.report.exact, 90);
+  ExpectSame(trio.Run(GreedyCall(tokens, Quality(2, 90, 0.5f), kAnswer), &started), want);
+  EXPECT_EQ(started.report.exact, 90);
+  EXPECT_EQ(started.report.selected, 0);
 }
 
 // Negative control: random maps must not give the exact answer, or the oracle above would show nothing.

@@ -124,7 +124,8 @@ TEST_F(PrefillEngineTest, FramesAreValidAndKeepTheirSize) {
   for (int64_t frame_bytes :
        {int64_t{1}, int64_t{5000}, 64 * kTokenBytes, 200 * kTokenBytes, int64_t{1} << 20}) {
     Start({.chunk_tokens = 128, .context_tokens = 512, .frame_bytes = frame_bytes}, maps.get());
-    for (const auto& decision : {ExactOnDecode(1), ExactOnDecode(3), ExactOnPrefill(), Speed(2, 50)}) {
+    for (const auto& decision :
+         {ExactOnDecode(1), ExactOnDecode(3), ExactOnPrefill(), Speed(2, 50), Quality(2, 50, 0.3f)}) {
       const PrefillCall call = Call(300, decision);
       const auto seen = Run(call);
       ASSERT_EQ(seen->Wait(), absl::OkStatus());
@@ -248,9 +249,8 @@ TEST_F(PrefillEngineTest, RefusesByName) {
   EXPECT_EQ(refused(Call(257, ExactOnPrefill())), "CONTEXT_LENGTH");
   EXPECT_EQ(refused(Call(10, Speed(1, 5))), "MAPS_OTHER_SPLIT");
   EXPECT_EQ(refused(Call(10, Local())), "DECISION_LOCAL");
-  ridge::FillDecision quality = Speed(2, 5);
-  quality.mode = ridge::Mode::kQuality;
-  EXPECT_EQ(refused(Call(10, quality)), "MODE_QUALITY");
+  EXPECT_EQ(refused(Call(10, Quality(1, 5, 0.1f))), "MAPS_OTHER_SPLIT");
+  EXPECT_EQ(refused(Call(10, Quality(2, 5, 1.5f))), "DECISION_SHARE");
   PrefillCall call = Call(10, ExactOnPrefill());
   call.tokens[7] = 100000;
   EXPECT_EQ(refused(call), "TOKEN_ID_RANGE");
@@ -309,6 +309,8 @@ TEST_F(LowerLayersTest, AreEnoughForExactWithTheLatePassOnDecode) {
 TEST_F(LowerLayersTest, AndTheSplitLayerAndMapsAreEnoughForSpeed) {
   ExpectSameFrames(Call(200, Speed(1, 40)), 2);
 }
+
+TEST_F(LowerLayersTest, AndForQuality) { ExpectSameFrames(Call(200, Quality(1, 40, 0.3f)), 2); }
 
 TEST_F(LowerLayersTest, AreNotEnoughForUnfoldedMaps) {
   const TinyModel lower(*kernels::MakeCpuBackend({.threads = 1}), 2);

@@ -6,6 +6,7 @@
 #include "absl/types/span.h"
 #include "engine/base/rng.h"
 #include "engine/ridge/fill_plan.h"
+#include "engine/ridge/selection.h"
 #include "tests/engine/runtime/collector.h"
 #include "tests/engine/runtime/tiny_models.h"
 
@@ -20,7 +21,10 @@ inline ridge::FillPlan PlanFor(const TinyModel& tiny, const std::vector<int32_t>
   for (int64_t i = 0; i < ridge::TailBegin(decision, count); ++i) {
     if (ridge::IsOutlier(i, norms[i], threshold)) outliers.push_back(static_cast<int32_t>(i));
   }
-  return ridge::MakeFillPlan(decision, count, outliers, {});
+  std::vector<float> scores;
+  if (ridge::NeedsAttentionScores(decision)) scores = PlainScores(tiny, tokens, decision.split);
+  return ridge::MakeFillPlan(decision, count, outliers,
+                             ridge::SelectRows(decision, tokens, scores, outliers));
 }
 
 struct Load {
@@ -37,10 +41,11 @@ inline std::vector<Load> RandomLoad(uint64_t seed, int count, const ridge::Devic
   for (int i = 0; i < count; ++i) {
     const auto tokens =
         RandomTokens(seed * 1000 + i, 1 + static_cast<int64_t>(rng.NextBelow(120)), tiny.vocab());
-    const ridge::FillDecision routes[] = {Local(), ExactOnDecode(split), ExactOnPrefill(), Speed(split, 16)};
-    const ridge::FillDecision& decision = routes[rng.NextBelow(4)];
+    const ridge::FillDecision routes[] = {Local(), ExactOnDecode(split), ExactOnPrefill(), Speed(split, 16),
+                                          Quality(split, 16, 0.5f)};
+    const ridge::FillDecision& decision = routes[rng.NextBelow(5)];
     loads[i].call = GreedyCall(tokens, decision, 1 + static_cast<int64_t>(rng.NextBelow(longest_answer)));
-    const PlainFill fill{&maps, decision.mode == ridge::Mode::kSpeed ? PlanFor(tiny, tokens, decision, 0.0f)
+    const PlainFill fill{&maps, decision.mode != ridge::Mode::kExact ? PlanFor(tiny, tokens, decision, 0.0f)
                                                                      : ridge::FillPlan()};
     const bool filled = fill.plan.tail_begin > 0;
     loads[i].alone = PlainAnswer(tiny, tokens, loads[i].call.max_tokens, filled ? &fill : nullptr);

@@ -35,6 +35,12 @@ T Ok(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
+std::vector<int32_t> AllPositions(size_t count) {
+  std::vector<int32_t> positions(count);
+  std::iota(positions.begin(), positions.end(), 0);
+  return positions;
+}
+
 // A sequence alone in a cache of its own.
 class Plain {
  public:
@@ -77,6 +83,44 @@ class Plain {
     args.layer_end = end;
     args.workspace = workspace_.get();
     Ok(model_.Forward(*stream_, args));
+  }
+  // Layer by layer, the sums of each apart, as the bits of a sum depend on its order.
+  std::vector<float> Scores(const std::vector<int32_t>& tokens, int split) {
+    const model::ModelConfig& config = model_.config();
+    const int64_t count = static_cast<int64_t>(tokens.size());
+    const std::vector<int32_t> all = AllPositions(count);
+    const std::vector<int32_t> last(all.begin() + std::max<int64_t>(0, count - 64), all.end());
+    const auto batch = Batch(all, Phase::kPrompt), last_batch = Batch(last, Phase::kPrompt);
+    const int first = std::max(0, split - 4);
+    std::vector<float> mean(count);
+    kernels::Tensor hidden = Embed(tokens);
+    model::ForwardArgs args;
+    args.batch = batch.get();
+    args.cache = cache_.get();
+    args.hidden = hidden.view();
+    args.layer_end = split;
+    args.workspace = workspace_.get();
+    args.on_query = [&](int layer, const TensorView& q) {
+      if (layer < first) return absl::OkStatus();
+      kernels::Tensor mass = New(DType::kF32, config.heads_kv, count);
+      const std::vector<float> zeros(mass.view().elements());
+      Ok(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(zeros)), mass.view()));
+      kernels::AttentionMassArgs mass_args;
+      mass_args.batch = last_batch.get();
+      mass_args.q = q.Rows(last.front(), static_cast<int64_t>(last.size()));
+      mass_args.cache = cache_.get();
+      mass_args.layer = layer;
+      mass_args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+      mass_args.mass = mass.view();
+      Ok(backend_.AttentionMass(*stream_, mass_args));
+      const std::vector<float> received = Floats(mass.view());
+      for (size_t i = 0; i < received.size(); ++i) mean[i % count] += received[i];
+      return absl::OkStatus();
+    };
+    Ok(model_.Forward(*stream_, args));
+    const int64_t queries = static_cast<int64_t>(last.size()) * (split - first) * config.heads_q;
+    for (float& score : mean) score /= static_cast<float>(queries);
+    return mean;
   }
   void Fill(const PlainFill& fill, const TensorView& hidden) {
     for (int64_t row = 0; row < fill.plan.tail_begin; ++row) FillRow(fill, hidden, row);
@@ -150,12 +194,6 @@ sampling::SampleResult Greedy(absl::Span<const float> logits) {
   result.logprob = logprobs.logprob;
   result.top_logprobs = logprobs.top;
   return result;
-}
-
-std::vector<int32_t> AllPositions(size_t count) {
-  std::vector<int32_t> positions(count);
-  std::iota(positions.begin(), positions.end(), 0);
-  return positions;
 }
 
 std::vector<float> PromptLogprobs(const std::vector<float>& logits, const std::vector<int32_t>& tokens,
@@ -278,6 +316,11 @@ std::vector<float> PlainRowNorms(const TinyModel& tiny, const std::vector<int32_
   kernels::Tensor hidden = plain.Embed(tokens);
   plain.Forward(AllPositions(tokens.size()), hidden.view(), 0, split, Phase::kPrompt);
   return plain.RowNorms(hidden.view());
+}
+
+std::vector<float> PlainScores(const TinyModel& tiny, const std::vector<int32_t>& tokens, int split) {
+  Plain plain(tiny.model(), static_cast<int64_t>(tokens.size()));
+  return plain.Scores(tokens, split);
 }
 
 }  // namespace ridgefill::runtime

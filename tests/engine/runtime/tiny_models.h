@@ -54,5 +54,7 @@ Answer PlainAnswer(const TinyModel& tiny, const std::vector<int32_t>& tokens, in
                    const PlainFill* fill = nullptr);
 // ||h_S|| of every row.
 std::vector<float> PlainRowNorms(const TinyModel& tiny, const std::vector<int32_t>& tokens, int split);
+// The mean attention that the last 64 rows pay to each row in the four layers below the split.
+std::vector<float> PlainScores(const TinyModel& tiny, const std::vector<int32_t>& tokens, int split);
 
 }  // namespace ridgefill::runtime

@@ -193,6 +193,31 @@ const Lie kLies[] = {
 INSTANTIATE_TEST_SUITE_P(Lies, LieTest, testing::ValuesIn(kLies),
                          [](const auto& info) { return info.param.name; });
 
+// Rows 32 to 63 selected, as their share of the bulk allows.
+TEST(TransferCheckerTest, QualitySelectsWithinItsShare) {
+  TransferChecker::Expectation quality = Speed();
+  quality.decision.mode = ridge::Mode::kQuality;
+  quality.decision.share = 0.4f;  // of 80
+  Stream stream = Faithful();
+  PlanOf(stream).plan.selected = Range(32, 64);
+  Finish(stream);
+  EXPECT_EQ(ReasonOf(Check(quality, stream)), "TRANSFER_INCOMPLETE") << "selected rows come as hidden rows";
+  stream.insert(stream.begin() + 7, Hidden(2, Range(32, 64)));
+  Finish(stream);
+  EXPECT_EQ(Check(quality, stream), absl::OkStatus());
+  EXPECT_EQ(ReasonOf(Check(Speed(), stream)), "PLAN_MISMATCH");
+  quality.decision.share = 0.38f;
+  EXPECT_EQ(ReasonOf(Check(quality, stream)), "PLAN_MISMATCH") << "31 rows are promised at most";
+  quality.decision.share = 1.0f;
+  for (const std::vector<int32_t>& rows :
+       {std::vector<int32_t>{70}, std::vector<int32_t>{80}, std::vector<int32_t>{-1, 3},
+        std::vector<int32_t>{4, 3}, std::vector<int32_t>{3, 3}}) {
+    std::get<PlanBody>(stream[8].body).plan.selected = rows;
+    Finish(stream);
+    EXPECT_EQ(ReasonOf(Check(quality, stream)), "PLAN_MISMATCH") << rows.front();
+  }
+}
+
 // A broken transport: the frames are changed after they were numbered and sealed.
 struct Damage {
   std::string name, reason;

@@ -1,6 +1,8 @@
 // The small pure parts of the engines.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include <string>
 
 #include "engine/base/rng.h"
@@ -58,7 +60,13 @@ TEST(DecisionTest, RefusesWhatMeansNothing) {
   };
   using ridge::FillDecision;
   EXPECT_EQ(with([](FillDecision& d) { d.mode = ridge::Mode::kAuto; }), "DECISION_MODE");
-  EXPECT_EQ(with([](FillDecision& d) { d.mode = ridge::Mode::kQuality; }), "MODE_QUALITY");
+  const auto quality = [](FillDecision& d) { d.mode = ridge::Mode::kQuality, d.share = 0.05f; };
+  EXPECT_EQ(with(quality), "OK");
+  EXPECT_EQ(with([&](FillDecision& d) { quality(d), d.share = -0.1f; }), "DECISION_SHARE");
+  EXPECT_EQ(with([&](FillDecision& d) { quality(d), d.share = 1.1f; }), "DECISION_SHARE");
+  EXPECT_EQ(with([&](FillDecision& d) { quality(d), d.share = std::nanf(""); }), "DECISION_SHARE");
+  EXPECT_EQ(with([&](FillDecision& d) { quality(d), d.tail = 0; }), "DECISION_TAIL");
+  EXPECT_EQ(with([&](FillDecision& d) { quality(d), d.local = true; }), "DECISION_LOCAL");
   EXPECT_EQ(with([](FillDecision& d) { d.wire_form = ridge::WireForm::kHidden; }), "WIRE_FORM_HIDDEN");
   EXPECT_EQ(with([](FillDecision& d) { d.local = true; }), "DECISION_LOCAL");
   EXPECT_EQ(with([](FillDecision& d) { d.late_pass = ridge::LatePassAt::kPrefill; }), "LATE_PASS_ON_PREFILL");

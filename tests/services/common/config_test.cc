@@ -40,6 +40,8 @@ TEST(ConfigTest, DefaultsAreThoseOfTheProtoAndAreValid) {
   router.add_decode_workers("localhost:1");
   FillDefaults(router);
   EXPECT_EQ(router.policy().auto_min_tokens(), 2048);
+  EXPECT_EQ(router.policy().share(), 0.05f);
+  EXPECT_EQ(router.policy().max_share(), 0.25f);
   EXPECT_TRUE(Validate(router).ok()) << Validate(router);
 
   ServeConfig serve;
@@ -135,6 +137,9 @@ TEST(ConfigTest, AnExplicitZeroIsNotLeftOut) {
     EXPECT_EQ(field(router, absl::StrCat(R"({"policy": {")", name, "\": 0}}")),
               absl::StrCat("policy.", name));
   }
+  EXPECT_EQ(field(router, R"({"policy": {"share": 0.3}})"), "policy.share") << "above max_share";
+  EXPECT_EQ(field(router, R"({"policy": {"share": -0.1}})"), "policy.share");
+  EXPECT_EQ(field(router, R"({"policy": {"max_share": 1.5}})"), "policy.max_share");
 }
 
 TEST(ConfigTest, ServeRefusesWhatItWouldNotLookAt) {

@@ -21,6 +21,8 @@ TEST(ConvertTest, HelloAndDecisionSurvive) {
   decision.mode = ridge::Mode::kSpeed;
   decision.split = 18;
   decision.tail = 512;
+  decision.share = 0.08f;
+  decision.selector = ridge::Selector::kRarity;
   decision.late_pass = ridge::LatePassAt::kPrefill;
   decision.wire_form = ridge::WireForm::kHidden;
   decision.local = true;
@@ -30,6 +32,8 @@ TEST(ConvertTest, HelloAndDecisionSurvive) {
   EXPECT_EQ(same->mode, decision.mode);
   EXPECT_EQ(same->split, 18);
   EXPECT_EQ(same->tail, 512);
+  EXPECT_EQ(same->share, 0.08f);
+  EXPECT_EQ(same->selector, ridge::Selector::kRarity);
   EXPECT_EQ(same->late_pass, decision.late_pass);
   EXPECT_EQ(same->wire_form, decision.wire_form);
   EXPECT_TRUE(same->local);
@@ -47,6 +51,9 @@ TEST(ConvertTest, DecisionsOfAPeerAreChecked) {
   decision.set_share(std::numeric_limits<float>::quiet_NaN());
   EXPECT_FALSE(FromProto(decision).ok());
   decision.set_share(0);
+  decision.set_selector(static_cast<v1::Selector>(9));
+  EXPECT_FALSE(FromProto(decision).ok());
+  decision.set_selector(v1::SELECTOR_UNSPECIFIED);
   decision.set_mode(static_cast<v1::FillMode>(77));
   EXPECT_FALSE(FromProto(decision).ok());
 }

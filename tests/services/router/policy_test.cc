@@ -1,6 +1,8 @@
 // SplitPolicy and Placement.
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "engine/base/status.h"
 #include "services/router/placement.h"
 #include "services/router/split_policy.h"
@@ -52,8 +54,40 @@ TEST(SplitPolicyTest, AskedModesAreNeverDowngradedSilently) {
   const auto no_maps = Decide({}, {Mode::kSpeed, 8000, 8000}, kWithoutMaps);
   EXPECT_EQ(no_maps.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(no_maps.status()), "NO_MAPS");
-  EXPECT_EQ(Decide({}, {Mode::kQuality, 8000, 8000}, kWithMaps).status().code(),
-            absl::StatusCode::kUnimplemented);
+  const auto short_quality = Must({}, {Mode::kQuality, 1023, 1023}, kWithMaps);
+  EXPECT_EQ(short_quality.mode, Mode::kExact);
+  EXPECT_EQ(short_quality.reason, "SHORT_PROMPT");
+  EXPECT_EQ(ReasonOf(Decide({}, {Mode::kQuality, 8000, 8000}, kWithoutMaps).status()), "NO_MAPS");
+}
+
+TEST(SplitPolicyTest, QualitySelectsTheShareThatWasAskedForWithinTheOperatorsLimit) {
+  const auto plain = Must({}, {Mode::kQuality, 8000, 8000}, kWithMaps);
+  EXPECT_EQ(plain.mode, Mode::kQuality);
+  EXPECT_EQ(plain.split, 18);
+  EXPECT_EQ(plain.tail, 512);
+  EXPECT_EQ(plain.share, 0.05f);
+  EXPECT_EQ(plain.selector, ridge::Selector::kAttention);
+  EXPECT_EQ(plain.reason, "REQUESTED");
+  EXPECT_EQ(plain.late_pass, LatePassAt::kDecode);
+  PolicyOptions options;
+  options.share = 0.02f;
+  options.max_share = 0.1f;
+  PromptFacts prompt{Mode::kQuality, 8000, 8000};
+  EXPECT_EQ(Must(options, prompt, kWithMaps).share, 0.02f);
+  prompt.share = 0.1f;
+  prompt.selector = ridge::Selector::kRarity;
+  EXPECT_EQ(Must(options, prompt, kWithMaps).share, 0.1f);
+  EXPECT_EQ(Must(options, prompt, kWithMaps).selector, ridge::Selector::kRarity);
+  for (float share : {0.11f, -0.01f, std::nanf("")}) {
+    prompt.share = share;
+    EXPECT_EQ(ReasonOf(Decide(options, prompt, kWithMaps).status()), "SHARE_RANGE") << share;
+  }
+  prompt.share.reset();
+  prompt.prompt_logprobs = true;
+  EXPECT_EQ(ReasonOf(Decide(options, prompt, kWithMaps).status()), "PROMPT_LOGPROBS_EXACT_ONLY");
+  options.forbid_filled = true;
+  EXPECT_EQ(ReasonOf(Decide(options, prompt, kWithMaps).status()), "MODE_FORBIDDEN");
+  EXPECT_EQ(Must({}, {Mode::kSpeed, 8000, 8000}, kWithMaps).share, 0.0f);
 }
 
 TEST(SplitPolicyTest, TheOperatorMayForbidFillingAndSetTheTail) {
@@ -99,6 +133,7 @@ TEST(SplitPolicyTest, WhoWouldBeFilledWantsMaps) {
     return WantsMaps(options, {mode, tokens, tokens, prompt_logprobs});
   };
   EXPECT_EQ(wants(Mode::kSpeed, 10), MapsWanted::kRequired);
+  EXPECT_EQ(wants(Mode::kQuality, 10), MapsWanted::kRequired);
   EXPECT_EQ(wants(Mode::kAuto, 2048), MapsWanted::kPreferred);
   EXPECT_EQ(wants(Mode::kAuto, 2047), MapsWanted::kNo);
   EXPECT_EQ(wants(Mode::kAuto, 2048, true), MapsWanted::kNo);

@@ -44,6 +44,21 @@ TEST(CheckRequestTest, TakesAPlainRequest) {
   EXPECT_FALSE(parsed->sampling.logprobs.has_value());
 }
 
+TEST(CheckRequestTest, TakesASelectionWithQuality) {
+  v1::GenerateRequest request = TextRequest();
+  request.set_mode(v1::FILL_MODE_QUALITY);
+  auto parsed = CheckRequest(request, kLimits);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_FALSE(parsed->share.has_value());
+  EXPECT_EQ(parsed->selector, ridge::Selector::kAttention);
+  request.mutable_selection()->set_share(0);
+  request.mutable_selection()->set_selector(v1::SELECTOR_RANDOM);
+  parsed = CheckRequest(request, kLimits);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->share, 0.0f);
+  EXPECT_EQ(parsed->selector, ridge::Selector::kRandom);
+}
+
 TEST(CheckRequestTest, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(Refusal([](auto& r) { r.set_model("other"); }), "MODEL_NOT_FOUND ");
   EXPECT_EQ(Refusal([](auto& r) { r.clear_prompt(); }), "PROMPT_MISSING prompt");
@@ -54,6 +69,17 @@ TEST(CheckRequestTest, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(Refusal([](auto& r) { r.mutable_tokens()->add_ids(320); }), "TOKEN_ID_RANGE tokens.ids[0]");
   EXPECT_EQ(Refusal([](auto& r) { r.mutable_tokens()->add_ids(-1); }), "TOKEN_ID_RANGE tokens.ids[0]");
   EXPECT_EQ(Refusal([](auto& r) { r.set_mode(static_cast<v1::FillMode>(99)); }), "MODE_UNKNOWN mode");
+  EXPECT_EQ(Refusal([](auto& r) {
+              r.set_mode(v1::FILL_MODE_SPEED);
+              r.mutable_selection()->set_share(0.1f);
+            }),
+            "SELECTION_QUALITY_ONLY selection");
+  EXPECT_EQ(Refusal([](auto& r) { r.mutable_selection(); }), "SELECTION_QUALITY_ONLY selection");
+  EXPECT_EQ(Refusal([](auto& r) {
+              r.set_mode(v1::FILL_MODE_QUALITY);
+              r.mutable_selection()->set_selector(static_cast<v1::Selector>(9));
+            }),
+            "SELECTOR_UNKNOWN selection.selector");
   EXPECT_EQ(Refusal([](auto& r) { r.mutable_stop()->set_max_tokens(0); }),
             "MAX_TOKENS_RANGE stop.max_tokens");
   EXPECT_EQ(Refusal([](auto& r) { r.mutable_stop()->set_min_tokens(-1); }),

@@ -1,0 +1,52 @@
+// Which bulk rows QUALITY runs exactly beside outliers and tail (docs/method.md, "Modes"): a pure function of
+// scores, so that evaluation and engine choose the same rows.
+//
+// Rows are chosen as whole windows of aligned neighbours: a window counts as much as its best row, because
+// what has to be copied exactly stands next to the row that draws attention.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "engine/ridge/fill_plan.h"
+
+namespace ridgefill::ridge {
+
+// What the attention selector looks at: the last rows of the prompt in the layers just below the split.
+inline constexpr int kScoringRows = 64;
+inline constexpr int kScoringLayers = 4;
+
+inline constexpr int kSelectionWindow = 32;
+// A window is worth its rows when its best row draws at least this much of a scoring row's attention, on
+// average over rows, heads and layers. SmolLM2 at 1K to 4K tokens: rows that hold what the prompt asks for
+// draw 0.0013 to 0.003, the best windows of plain prose 0.0009 to 0.0025 and all but one to seven less than
+// this.
+inline constexpr float kLeastAttention = 0.001f;
+
+struct SelectionOptions {
+  float share = 0.05f;  // at most this share of the bulk's rows
+  int window = kSelectionWindow;
+  float least = 0.0f;  // score that a window needs; any above 0 will do
+};
+
+// Rows of the best windows among [0, bulk_end), ascending: as many whole windows as reach the least score and
+// fit the share, best first, the lower one of equals. `scores` [>= bulk_end]; `outliers` ascending: they are
+// exact anyway, so their scores count for nothing and their rows cost nothing.
+std::vector<int32_t> SelectWindows(absl::Span<const float> scores, int64_t bulk_end,
+                                   absl::Span<const int32_t> outliers, const SelectionOptions& options);
+
+// Selectors to compare with. A row that is random, the same for every call with one seed; and one that is the
+// higher the fewer of its window's tokens the prompt holds elsewhere.
+std::vector<float> RandomScores(int64_t rows, uint64_t seed);
+std::vector<float> RarityScores(absl::Span<const int32_t> tokens, int window);
+
+// The rows that a decision selects in a prompt; none unless its mode is QUALITY. `attention` [tokens] may be
+// empty for selectors that do not look at it.
+std::vector<int32_t> SelectRows(const FillDecision& decision, absl::Span<const int32_t> tokens,
+                                absl::Span<const float> attention, absl::Span<const int32_t> outliers);
+// The most rows of a bulk that a decision may select.
+int64_t MostSelected(const FillDecision& decision, int64_t bulk_rows);
+bool NeedsAttentionScores(const FillDecision& decision);
+
+}  // namespace ridgefill::ridge

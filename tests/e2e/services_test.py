@@ -180,7 +180,7 @@ class Answers(unittest.TestCase):
         for service in (api, embedded):
             model, = service.ListModels(pb.ListModelsRequest()).models
             self.assertEqual((model.name, model.architecture, model.context_tokens), ("llama", "llama", 2048))
-            self.assertEqual(list(model.modes), [AUTO, EXACT, SPEED])
+            self.assertEqual(list(model.modes), [AUTO, EXACT, SPEED, QUALITY])
             self.assertEqual((model.split, model.tail, model.chat), (2, 32, True))
             self.assertEqual(len(model.maps_digest), 64)
 
@@ -271,9 +271,9 @@ class Operations(unittest.TestCase):
     def test_command_lines_that_are_not_whole(self):
         run = lambda program, *arguments: subprocess.run([str(h.BIN / program), *arguments], capture_output=True, text=True,
                                                          timeout=h.PATIENCE)
-        unknown = run("ridgefill", "eval", "--help")
+        unknown = run("ridgefill", "evaluate", "--help")
         self.assertEqual((unknown.returncode, unknown.stdout), (2, ""))
-        self.assertIn("unknown command 'eval'", unknown.stderr)
+        self.assertIn("unknown command 'evaluate'", unknown.stderr)
         for program in ("ridgefill-router", "ridgefill-prefill", "ridgefill-decode"):
             shown = run(program, "--print_config")
             self.assertEqual(shown.returncode, 2)

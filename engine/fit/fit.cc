@@ -6,18 +6,15 @@
 #include <memory>
 #include <set>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/base/check.h"
 #include "engine/base/status.h"
 #include "engine/fit/collector.h"
-#include "engine/fit/held_out_report.h"
 #include "engine/fit/row_file.h"
-#include "engine/fit/samples.h"
-#include "engine/fit/solver.h"
-#include "engine/ridge/device_maps.h"
+#include "engine/fit/split_fitter.h"
 
 namespace ridgefill::fit {
 namespace {
@@ -28,9 +25,16 @@ absl::Status BadOption(absl::string_view reason, absl::string_view message) {
 
 absl::Status CheckOptions(const model::ModelConfig& config, const std::vector<Document>& documents,
                           const FitOptions& o) {
-  if (o.split < 1 || o.split > config.layers - 2) {
-    return BadOption("FIT_SPLIT", absl::StrCat("split must be in [1, ", config.layers - 2,
-                                               "] for a model of ", config.layers, " layers, got ", o.split));
+  if (o.splits.empty()) return BadOption("FIT_SPLIT", "no split given");
+  for (size_t i = 0; i < o.splits.size(); ++i) {
+    const int split = o.splits[i];
+    if (split < 1 || split > config.layers - 2) {
+      return BadOption("FIT_SPLIT", absl::StrCat("a split must be in [1, ", config.layers - 2,
+                                                 "] for a model of ", config.layers, " layers, got ", split));
+    }
+    if (i > 0 && split <= o.splits[i - 1]) {
+      return BadOption("FIT_SPLIT", absl::StrCat("splits must ascend, got ", absl::StrJoin(o.splits, ",")));
+    }
   }
   if (o.dtype != "bf16" && o.dtype != "int8") {
     return BadOption("FIT_DTYPE", absl::StrCat("dtype must be bf16 or int8, got ", o.dtype));
@@ -84,9 +88,7 @@ class Fitter {
     RF_RETURN_IF_ERROR(MakeFolders());
     RF_RETURN_IF_ERROR(CollectRows());
     RF_RETURN_IF_ERROR(Merge());
-    RF_RETURN_IF_ERROR(SolveLayers());
-    RF_RETURN_IF_ERROR(Store());
-    RF_RETURN_IF_ERROR(Report());
+    RF_RETURN_IF_ERROR(FitSplits());
     if (options_.rows_folder.empty()) RemoveRows();
     return std::move(result_);
   }
@@ -99,7 +101,7 @@ class Fitter {
     key_.hidden = config.hidden;
     key_.kv_width = config.kv_width();
     key_.heads_kv = config.heads_kv;
-    key_.splits = {options_.split};
+    key_.splits = options_.splits;
     key_.mass_distance = options_.mass_distance;
   }
 
@@ -224,156 +226,28 @@ class Fitter {
     return absl::OkStatus();
   }
 
-  absl::Status SolveLayers() {
-    const std::vector<const RowFile*> all = AllFiles();
-    threshold_ = options_.outlier_threshold > 0
-                     ? options_.outlier_threshold
-                     : OutlierThreshold(all, options_.split, options_.outlier_ratio);
-    Samples fit = MakeSamples(fit_, options_.split, threshold_, options_.previous_row);
-    Samples held_out = MakeSamples(held_out_, options_.split, threshold_, options_.previous_row);
-    fit_rows_ = static_cast<int64_t>(fit.rows.size());
-    WarnOfFewRows(fit.inputs);
-    if (options_.mixture > 1) {
-      if (fit_rows_ < options_.mixture) {
-        return BadOption("FIT_MIXTURE",
-                         absl::StrCat("a mixture of ", options_.mixture, " maps from ", fit_rows_, " rows"));
-      }
-      gate_ = FindClusters(fit, key_.hidden, options_.mixture, options_.seed);
-      SortByMap(gate_, fit);
-      SortByMap(gate_, held_out);
+  absl::Status FitSplits() {
+    const int64_t steps = static_cast<int64_t>(options_.splits.size());
+    for (int64_t i = 0; i < steps; ++i) {
+      const int split = options_.splits[i];
+      const std::string folder = steps == 1 ? options_.out : absl::StrCat(options_.out, "/split-", split);
+      SplitFitter fitter({model_, key_, fit_, held_out_, corpus_, options_, split, folder});
+      fitter.progress = [&](FitStage stage, int64_t done, int64_t total) {
+        return Progress(stage, i * total + done, steps * total, 0);
+      };
+      RF_ASSIGN_OR_RETURN(ridge::MapSetManifest manifest, fitter.Run());
+      result_.sets.push_back({folder, std::move(manifest)});
     }
-    RF_ASSIGN_OR_RETURN(const auto solver, Solver::Create(model_.backend(), fit, held_out, {}));
-    for (int layer = options_.split + 1; layer < key_.layers; ++layer) {
-      RF_RETURN_IF_ERROR(SolveLayer(*solver, fit, held_out, layer));
-      RF_RETURN_IF_ERROR(
-          Progress(FitStage::kSolve, layer - options_.split, key_.layers - options_.split - 1, 0));
-    }
+    WarnOfFewRows();
     return absl::OkStatus();
   }
 
-  // Heads with weights of their own are problems of their own: summed one after the other, solved each on a
-  // thread of its own.
-  absl::Status SolveLayer(Solver& solver, const Samples& fit, const Samples& held_out, int layer) {
-    std::vector<Heads> parts = {{0, key_.heads_kv}};
-    if (options_.weights == RowWeights::kHead) {
-      parts.clear();
-      for (int head = 0; head < key_.heads_kv; ++head) parts.push_back({head, head + 1});
-    }
-    std::vector<std::unique_ptr<LayerSums>> sums;
-    for (const Heads& heads : parts) {
-      RF_ASSIGN_OR_RETURN(auto some, solver.Sum(Layer(fit, layer, heads), Layer(held_out, layer, heads)));
-      sums.push_back(std::move(some));
-    }
-    std::vector<absl::StatusOr<SolvedLayer>> solved(parts.size(), absl::InternalError("not solved"));
-    std::vector<std::thread> threads;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      threads.emplace_back([&, i] { solved[i] = solver.Solve(*sums[i]); });
-    }
-    for (std::thread& thread : threads) thread.join();
-    SolvedLayer whole = EmptyLayer(layer);
-    for (size_t i = 0; i < parts.size(); ++i) {
-      RF_RETURN_IF_ERROR(solved[i].status());
-      Place(*solved[i], parts[i], whole);
-    }
-    solved_.push_back(std::move(whole));
-    return absl::OkStatus();
-  }
-
-  SolvedLayer EmptyLayer(int layer) const {
-    SolvedLayer whole;
-    const int64_t outputs = int64_t{options_.mixture} * 2 * key_.kv_width;
-    whole.map.layer = layer;
-    whole.map.weight.resize(outputs * key_.hidden * (options_.previous_row ? 2 : 1));
-    whole.map.bias.resize(outputs);
-    return whole;
-  }
-
-  // Some heads' K and V go to their rows of every map of the mixture; figures are means over heads.
-  void Place(const SolvedLayer& part, const Heads& heads, SolvedLayer& whole) const {
-    const int64_t dim = key_.kv_width / key_.heads_kv, count = (heads.end - heads.begin) * dim;
-    const int64_t inputs = static_cast<int64_t>(whole.map.weight.size() / whole.map.bias.size());
-    int64_t from = 0;
-    for (int64_t half = 0; half < 2 * options_.mixture; ++half) {  // K, V, K, V, ...
-      for (int64_t i = 0; i < count; ++i, ++from) {
-        const int64_t to = half * key_.kv_width + heads.begin * dim + i;
-        std::copy_n(part.map.weight.begin() + from * inputs, inputs, whole.map.weight.begin() + to * inputs);
-        whole.map.bias[to] = part.map.bias[from];
-      }
-    }
-    const double share = static_cast<double>(heads.end - heads.begin) / key_.heads_kv;
-    for (auto half : {&SolvedLayer::k, &SolvedLayer::v}) {
-      (whole.*half).penalty += share * (part.*half).penalty;
-      (whole.*half).shrinkage += share * (part.*half).shrinkage;
-      (whole.*half).residual += share * (part.*half).residual;
-    }
-  }
-
-  std::vector<const RowFile*> AllFiles() const {
-    std::vector<const RowFile*> all;
-    for (const auto& file : files_) all.push_back(file.get());
-    return all;
-  }
-
-  void WarnOfFewRows(int64_t inputs) {
-    const int64_t needed = kRowsPerDimension * inputs;
-    if (fit_rows_ >= needed) return;
-    result_.warnings.push_back(absl::StrCat("fitted on ", fit_rows_, " rows; at least ", needed, " (",
+  void WarnOfFewRows() {
+    const ridge::MapSetManifest& m = result_.sets.front().manifest;
+    const int64_t needed = kRowsPerDimension * ridge::MapInputs(m);
+    if (m.fit_rows >= needed) return;
+    result_.warnings.push_back(absl::StrCat("fitted on ", m.fit_rows, " rows; at least ", needed, " (",
                                             kRowsPerDimension, " per input dimension) are advised"));
-  }
-
-  LayerSamples Layer(const Samples& samples, int layer, const Heads& heads) const {
-    LayerSamples out;
-    out.y = Targets(samples, layer, heads);
-    if (options_.weights != RowWeights::kNone) out.weights = Weights(samples, layer, heads);
-    return out;
-  }
-
-  absl::Status Store() {
-    ridge::MapSetManifest& m = result_.manifest;
-    m.model = key_.model;
-    m.layers = key_.layers;
-    m.hidden = key_.hidden;
-    m.kv_width = key_.kv_width;
-    m.split = options_.split;
-    m.dtype = options_.dtype;
-    m.mixture = options_.mixture;
-    m.previous_row = options_.previous_row;
-    m.tail_default = options_.tail_default;
-    m.tail_minimum = options_.tail_minimum;
-    m.min_bulk = options_.min_bulk;
-    m.outlier_ratio = options_.outlier_ratio;
-    m.outlier_threshold = threshold_;
-    m.fit_rows = fit_rows_;
-    m.fit_corpus = corpus_;
-    m.fit_weights = std::string(Name(options_.weights));
-    std::vector<ridge::LayerMap> maps;
-    for (const SolvedLayer& layer : solved_) maps.push_back(layer.map);
-    return ridge::SaveMapSet(options_.out, m, maps, gate_);
-  }
-
-  // From the stored file: what bf16 or int8 lost is in the figures.
-  absl::Status Report() {
-    RF_ASSIGN_OR_RETURN(const auto stored, ridge::MapSet::Load(options_.out));
-    RF_ASSIGN_OR_RETURN(const auto maps, ridge::DeviceMaps::Load(*stored, model_.backend()));
-    const int64_t total = static_cast<int64_t>(held_out_.size());
-    ReportOptions options;
-    options.chunk_rows = options_.chunk_rows;
-    options.progress = [&](int64_t done) { return Progress(FitStage::kReport, done, total, 0); };
-    RF_ASSIGN_OR_RETURN(result_.manifest.report, HeldOutReport(model_, *maps, held_out_, options));
-    for (size_t i = 0; i < solved_.size(); ++i) {
-      ridge::LayerReport& report = result_.manifest.report[i];
-      RF_CHECK(report.layer == solved_[i].map.layer);
-      report.k_penalty = solved_[i].k.penalty;
-      report.v_penalty = solved_[i].v.penalty;
-      report.k_shrinkage = solved_[i].k.shrinkage;
-      report.v_shrinkage = solved_[i].v.shrinkage;
-      report.k_residual = solved_[i].k.residual;
-      report.v_residual = solved_[i].v.residual;
-    }
-    RF_RETURN_IF_ERROR(Store());
-    RF_ASSIGN_OR_RETURN(const auto reread, ridge::MapSet::Load(options_.out));
-    result_.manifest = reread->manifest();
-    return absl::OkStatus();
   }
 
   void RemoveRows() {
@@ -390,10 +264,6 @@ class Fitter {
   std::vector<const RowFile*> fit_, held_out_;
   std::set<std::string> counted_, corpora_;
   std::string corpus_;
-  float threshold_ = 0;
-  int64_t fit_rows_ = 0;
-  ridge::Gate gate_;
-  std::vector<SolvedLayer> solved_;
   FitResult result_;
   int64_t tokens_ = 0;
 };

@@ -32,15 +32,15 @@ absl::string_view Name(RowWeights weights);  // "none", "layer", "head"
 
 struct FitProgress {
   FitStage stage = FitStage::kRows;
-  int64_t done = 0, total = 0;  // documents, of kSolve layers
+  int64_t done = 0, total = 0;  // documents, of kSolve layers, over all splits
   int64_t tokens = 0;           // gone through the model since the start
 };
 
 struct FitOptions {
-  int split = 0;                   // [1, layers - 2]
+  std::vector<int> splits;         // ascending, each in [1, layers - 2]; one pass over the text for all
   int64_t rows = 98304;            // prompt rows to fit on, held-out ones apart; rounded up to documents
   int64_t held_out_documents = 4;  // the corpus's first ones, never fitted
-  std::string out;                 // folder of the map set
+  std::string out;                 // folder of the map set; of several splits: of their folders split-<S>
   // Where the rows are kept for another run; empty: <out>/rows, removed when the map set is stored.
   std::string rows_folder;
   // Folders of rows of other runs over other documents, solved together with these.
@@ -61,8 +61,13 @@ struct FitOptions {
   std::function<absl::Status(const FitProgress&)> progress;
 };
 
+struct FittedSet {
+  std::string folder;
+  ridge::MapSetManifest manifest;  // as stored, report included
+};
+
 struct FitResult {
-  ridge::MapSetManifest manifest;     // as stored, report included
+  std::vector<FittedSet> sets;        // in the order of the splits
   std::vector<std::string> warnings;  // for people: too few rows, ...
   int64_t resumed_documents = 0;
 };

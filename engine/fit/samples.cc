@@ -114,9 +114,9 @@ void SortByMap(const ridge::Gate& gate, Samples& samples) {
   samples = std::move(sorted);
 }
 
-std::vector<float> Targets(const Samples& samples, int layer, const Heads& heads) {
+std::vector<float> Targets(absl::Span<const RowRef> rows, int layer, const Heads& heads) {
   std::vector<float> out;
-  for (const RowRef& ref : samples.rows) {
+  for (const RowRef& ref : rows) {
     const RowsKey& key = ref.file->key();
     const int64_t width = key.kv_width, dim = width / key.heads_kv;
     const auto row = ref.file->Kv(layer).subspan(ref.row * 2 * width, 2 * width);
@@ -129,14 +129,14 @@ std::vector<float> Targets(const Samples& samples, int layer, const Heads& heads
   return out;
 }
 
-std::vector<float> Weights(const Samples& samples, int layer, const Heads& heads) {
+std::vector<float> Weights(absl::Span<const RowRef> rows, int layer, const Heads& heads) {
   std::vector<float> out;
   struct Total {
     double mass = 0;
     int64_t rows = 0;
   };
   std::map<const RowFile*, Total> totals;
-  for (const RowRef& ref : samples.rows) {
+  for (const RowRef& ref : rows) {
     const RowsKey& key = ref.file->key();
     float mass = 0;
     for (int head = heads.begin; head < heads.end; ++head) {
@@ -148,7 +148,7 @@ std::vector<float> Weights(const Samples& samples, int layer, const Heads& heads
     ++totals[ref.file].rows;
   }
   for (size_t i = 0; i < out.size(); ++i) {
-    const Total& total = totals[samples.rows[i].file];
+    const Total& total = totals[rows[i].file];
     const double mean = total.rows > 0 ? total.mass / static_cast<double>(total.rows) : 0;
     out[i] = mean > 0 ? std::min(static_cast<float>(out[i] / mean), kMaxWeight) : 0;
   }

@@ -36,11 +36,11 @@ void SortByMap(const ridge::Gate& gate, Samples& samples);
 struct Heads {
   int begin = 0, end = 0;
 };
-// One late layer's targets of the samples, K then V of the heads: [n, 2 * heads * head_dim].
-std::vector<float> Targets(const Samples& samples, int layer, const Heads& heads);
-// What later rows attend to each row through these heads: of mean 1 over a document's samples that have later
-// rows, at most kMaxWeight; 0 for those that have none. [n]
-std::vector<float> Weights(const Samples& samples, int layer, const Heads& heads);
+// One late layer's targets of some rows, K then V of the heads: [n, 2 * heads * head_dim].
+std::vector<float> Targets(absl::Span<const RowRef> rows, int layer, const Heads& heads);
+// What later rows attend to each row through these heads: of mean 1 over a document's rows that have later
+// ones, at most kMaxWeight; 0 for those that have none. [n]
+std::vector<float> Weights(absl::Span<const RowRef> rows, int layer, const Heads& heads);
 inline constexpr float kMaxWeight = 200;
 
 // Directions of `maps` clusters of the samples' h_S around their mean: spherical k-means (Dhillon and Modha

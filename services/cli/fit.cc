@@ -103,7 +103,10 @@ absl::Status Fit(FitFlags& flags, const Environment& environment) {
                  static_cast<long long>(result.resumed_documents));
   }
   for (const auto& warning : result.warnings) std::fprintf(stderr, "warning: %s\n", warning.c_str());
-  PrintManifest(result.manifest);
+  for (const fit::FittedSet& set : result.sets) {
+    if (result.sets.size() > 1) std::printf("\n%s\n", set.folder.c_str());
+    PrintManifest(set.manifest);
+  }
   return absl::OkStatus();
 }
 
@@ -112,9 +115,13 @@ void AddFitFlags(CLI::App& command, FitFlags& flags) {
   command.add_option("--corpus", flags.corpus, "Folder of .txt files to fit on")
       ->required()
       ->type_name("DIR");
-  command.add_option("--split", options.split, "Layers below it run for every row")
+  command
+      .add_option("--split", options.splits,
+                  "Layers below it run for every row. Several: one pass over the text, a map set each in "
+                  "<out>/split-<S>")
       ->required()
-      ->type_name("S");
+      ->delimiter(',')
+      ->type_name("S,...");
   command.add_option("--out", flags.out, "Folder of the map set")->required()->type_name("DIR");
   const char* const group = "Fit";
   command.add_option("--rows", options.rows, "Prompt rows to fit on")

@@ -34,7 +34,7 @@ class NegativeControlTest : public testing::Test {
         fit::LoadCorpus(*shared_->lm.tokenizer, "tests/data/corpus/calibration", {.document_tokens = 1024})
             .value();
     fit::FitOptions options;
-    options.split = kSplit;
+    options.splits = {kSplit};
     options.rows = 6 * 1024;
     options.held_out_documents = 1;
     options.mixture = 1, options.previous_row = false;  // maps whose rows the controls can move about

@@ -38,7 +38,7 @@ class QualityTest : public testing::Test {
   fit::FitResult Fit(const std::vector<fit::Document>& documents, int64_t held_out, int64_t rows,
                      const std::string& out) {
     fit::FitOptions options;
-    options.split = 18;
+    options.splits = {18};
     options.rows = rows;
     options.held_out_documents = held_out;
     options.out = out;
@@ -96,8 +96,8 @@ TEST_F(QualityTest, HeldOutErrorsAreWithinFivePercentOfTheReference) {
     documents.push_back(std::move(document));
   }
   const fit::FitResult result = Fit(documents, held_out, 1 << 20, Out("reference_documents"));
-  EXPECT_EQ(result.manifest.report.size(), 11u);
-  for (const ridge::LayerReport& r : result.manifest.report) {
+  EXPECT_EQ(result.sets[0].manifest.report.size(), 11u);
+  for (const ridge::LayerReport& r : result.sets[0].manifest.report) {
     const formats::Json& want = reference_["held_out"][std::to_string(r.layer)];
     std::printf(
         "layer %d  K cos %.4f (%.4f)  V err %.4f (%.4f)  identity %.4f (%.4f) %.4f (%.4f)  penalties %g %g "

@@ -65,7 +65,7 @@ class FitTest : public testing::Test {
 
   FitOptions Options(const std::string& name) const {
     FitOptions options;
-    options.split = kSplit;
+    options.splits = {kSplit};
     options.rows = 7 * kTokens;
     options.held_out_documents = 2;
     options.out = folder_ + "/" + name;
@@ -175,7 +175,7 @@ TEST_F(FitTest, WeightsHaveMeanOneOverADocumentAndAreNothingAtItsEnd) {
   const RowFile* const files[] = {file.get()};
   const Samples samples = MakeSamples(files, kSplit, 0, false);  // no threshold: row 0 alone is left out
   ASSERT_EQ(samples.rows.size(), kTokens - 1);
-  const std::vector<float> weights = Weights(samples, 2, {0, 1});
+  const std::vector<float> weights = Weights(samples.rows, 2, {0, 1});
   double sum = 0;
   for (int64_t i = 0; i < kTokens - 1; ++i) {
     const int64_t row = i + 1;
@@ -273,7 +273,7 @@ TEST_F(FitTest, FitsBetterThanIdentityAndStoresItsReport) {
   const auto set = ridge::MapSet::Load(options.out);
   ASSERT_TRUE(set.ok()) << set.status();
   const ridge::MapSetManifest& m = (*set)->manifest();
-  EXPECT_EQ(m.digest, result->manifest.digest);
+  EXPECT_EQ(m.digest, result->sets[0].manifest.digest);
   EXPECT_EQ(m.split, kSplit);
   EXPECT_EQ(m.fit_corpus, "made up");
   EXPECT_GT(m.outlier_threshold, 0);
@@ -307,8 +307,8 @@ TEST_F(FitTest, Int8LosesLittle) {
   EXPECT_EQ(int8->resumed_documents, 9);
   EXPECT_EQ(ridge::MapSet::Load(options.out).value()->manifest().dtype, "int8");
   for (size_t i = 0; i < 2; ++i) {
-    EXPECT_NE(int8->manifest.report[i].k_cosine, bf16->manifest.report[i].k_cosine);
-    EXPECT_NEAR(int8->manifest.report[i].k_cosine, bf16->manifest.report[i].k_cosine, 1e-3);
+    EXPECT_NE(int8->sets[0].manifest.report[i].k_cosine, bf16->sets[0].manifest.report[i].k_cosine);
+    EXPECT_NEAR(int8->sets[0].manifest.report[i].k_cosine, bf16->sets[0].manifest.report[i].k_cosine, 1e-3);
   }
 }
 
@@ -363,12 +363,13 @@ TEST_F(FitTest, MergedRowsEqualASinglePass) {
   second.merge = {first.rows_folder};
   const auto merged = Run(second);
   ASSERT_TRUE(merged.ok()) << merged.status();
-  EXPECT_EQ(merged->manifest.fit_rows, all_at_once->manifest.fit_rows);
-  EXPECT_EQ(merged->manifest.outlier_threshold, all_at_once->manifest.outlier_threshold);
-  EXPECT_EQ(merged->manifest.fit_corpus, "more + made up");
+  EXPECT_EQ(merged->sets[0].manifest.fit_rows, all_at_once->sets[0].manifest.fit_rows);
+  EXPECT_EQ(merged->sets[0].manifest.outlier_threshold, all_at_once->sets[0].manifest.outlier_threshold);
+  EXPECT_EQ(merged->sets[0].manifest.fit_corpus, "more + made up");
   // Its clusters begin at other rows, so the maps differ; how well they do hardly.
   for (size_t i = 0; i < 2; ++i) {
-    EXPECT_NEAR(merged->manifest.report[i].k_cosine, all_at_once->manifest.report[i].k_cosine, 0.02);
+    EXPECT_NEAR(merged->sets[0].manifest.report[i].k_cosine, all_at_once->sets[0].manifest.report[i].k_cosine,
+                0.02);
   }
 }
 
@@ -382,14 +383,14 @@ TEST_F(FitTest, RefusesRowsOfSomethingElse) {
     EXPECT_EQ(ReasonOf(status), reason) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(".safetensors"));
   };
-  refused([](FitOptions& o) { o.split = 2; }, "ROWS_OTHER_SPLITS");
+  refused([](FitOptions& o) { o.splits = {2}; }, "ROWS_OTHER_SPLITS");
   refused([](FitOptions& o) { o.held_out_documents = 3; }, "ROWS_OTHER_DOCUMENTS");
   refused([](FitOptions& o) { o.mass_distance = 9; }, "ROWS_OTHER_DISTANCE");
   refused(
       [&](FitOptions& o) {
         o.out = folder_ + "/fresh";
         o.rows_folder = o.out + ".rows";
-        o.split = 2;
+        o.splits = {2};
         o.merge = {options.rows_folder};
       },
       "ROWS_OTHER_SPLITS");
@@ -410,6 +411,23 @@ TEST_F(FitTest, RefusesToCountDocumentsTwice) {
   EXPECT_EQ(ReasonOf(Run(own).status()), "ROWS_EMPTY");
 }
 
+TEST_F(FitTest, SeveralSplitsFromOnePassEqualEachAlone) {
+  const FitOptions alone = Options("alone");
+  ASSERT_TRUE(Run(alone).ok());
+  FitOptions both = Options("both");
+  both.splits = {1, 2};
+  const auto result = Run(both);
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_THAT(result->sets, SizeIs(2));
+  EXPECT_EQ(result->sets[0].folder, both.out + "/split-1");
+  EXPECT_EQ(result->sets[1].manifest.split, 2);
+  EXPECT_EQ(base::ReadFile(both.out + "/split-1/ridgefill.json").value(),
+            base::ReadFile(alone.out + "/ridgefill.json").value());
+  std::string warning;
+  const auto second = ridge::MapSet::Load(result->sets[1].folder).value();
+  EXPECT_TRUE(ridge::CheckCompatible(second->manifest(), identity_, 2, &warning).ok());
+}
+
 TEST_F(FitTest, DocumentsTooShortToWeighRowsAreRefusedNotFitted) {
   FitOptions options = Options("maps");
   options.mass_distance = kTokens;
@@ -424,8 +442,10 @@ TEST_F(FitTest, RefusesOptionsThatMakeNoSense) {
     change(options);
     return ReasonOf(Run(options).status());
   };
-  EXPECT_EQ(reason([](FitOptions& o) { o.split = 0; }), "FIT_SPLIT");
-  EXPECT_EQ(reason([](FitOptions& o) { o.split = 3; }), "FIT_SPLIT");
+  EXPECT_EQ(reason([](FitOptions& o) { o.splits = {0}; }), "FIT_SPLIT");
+  EXPECT_EQ(reason([](FitOptions& o) { o.splits = {3}; }), "FIT_SPLIT");
+  EXPECT_EQ(reason([](FitOptions& o) { o.splits = {}; }), "FIT_SPLIT");
+  EXPECT_EQ(reason([](FitOptions& o) { o.splits = {2, 1}; }), "FIT_SPLIT");
   EXPECT_EQ(reason([](FitOptions& o) { o.dtype = "f16"; }), "FIT_DTYPE");
   EXPECT_EQ(reason([](FitOptions& o) { o.out = ""; }), "FIT_OUT");
   EXPECT_EQ(reason([](FitOptions& o) { o.rows = 0; }), "FIT_ROWS");

@@ -1,0 +1,174 @@
+#include "engine/fit/split_fitter.h"
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/check.h"
+#include "engine/base/status.h"
+#include "engine/fit/held_out_report.h"
+#include "engine/ridge/device_maps.h"
+
+namespace ridgefill::fit {
+
+absl::StatusOr<ridge::MapSetManifest> SplitFitter::Run() {
+  const FitOptions& options = job_.options;
+  manifest_.model = job_.key.model;
+  manifest_.layers = job_.key.layers;
+  manifest_.hidden = job_.key.hidden;
+  manifest_.kv_width = job_.key.kv_width;
+  manifest_.split = job_.split;
+  manifest_.dtype = options.dtype;
+  manifest_.mixture = options.mixture;
+  manifest_.previous_row = options.previous_row;
+  manifest_.tail_default = options.tail_default;
+  manifest_.tail_minimum = options.tail_minimum;
+  manifest_.min_bulk = options.min_bulk;
+  manifest_.outlier_ratio = options.outlier_ratio;
+  manifest_.fit_corpus = job_.corpus;
+  manifest_.fit_weights = std::string(Name(options.weights));
+  RF_RETURN_IF_ERROR(Solve());
+  RF_RETURN_IF_ERROR(Store());
+  RF_RETURN_IF_ERROR(Report());
+  return manifest_;
+}
+
+absl::Status SplitFitter::Solve() {
+  const FitOptions& options = job_.options;
+  manifest_.outlier_threshold = options.outlier_threshold;
+  if (options.outlier_threshold == 0) {
+    std::vector<const RowFile*> all = job_.fit;
+    all.insert(all.end(), job_.held_out.begin(), job_.held_out.end());
+    manifest_.outlier_threshold = OutlierThreshold(all, job_.split, options.outlier_ratio);
+  }
+  Samples fit = MakeSamples(job_.fit, job_.split, manifest_.outlier_threshold, options.previous_row);
+  Samples held_out =
+      MakeSamples(job_.held_out, job_.split, manifest_.outlier_threshold, options.previous_row);
+  manifest_.fit_rows = static_cast<int64_t>(fit.rows.size());
+  if (options.mixture > 1) RF_RETURN_IF_ERROR(Cluster(fit, held_out));
+  fit_rows_ = fit.rows;
+  held_out_rows_ = held_out.rows;
+  RF_ASSIGN_OR_RETURN(const auto solver,
+                      Solver::Create(job_.model.backend(), std::move(fit), std::move(held_out), {}));
+  const int64_t layers = job_.key.layers - job_.split - 1;
+  for (int64_t i = 1; i <= layers; ++i) {
+    RF_RETURN_IF_ERROR(SolveLayer(*solver, job_.split + static_cast<int>(i)));
+    RF_RETURN_IF_ERROR(progress(FitStage::kSolve, i, layers));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SplitFitter::Cluster(Samples& fit, Samples& held_out) {
+  const int maps = job_.options.mixture;
+  if (static_cast<int>(fit.rows.size()) < maps) {
+    return base::Error(absl::StatusCode::kInvalidArgument, "FIT_MIXTURE",
+                       absl::StrCat("a mixture of ", maps, " maps from ", fit.rows.size(), " rows"));
+  }
+  gate_ = FindClusters(fit, job_.key.hidden, maps, job_.options.seed);
+  SortByMap(gate_, fit);
+  SortByMap(gate_, held_out);
+  return absl::OkStatus();
+}
+
+// Heads with weights of their own are problems of their own: summed one after the other, solved each on a
+// thread of its own.
+absl::Status SplitFitter::SolveLayer(Solver& solver, int layer) {
+  const int heads_kv = job_.key.heads_kv;
+  std::vector<Heads> parts;
+  if (job_.options.weights == RowWeights::kHead) {
+    for (int head = 0; head < heads_kv; ++head) parts.push_back({head, head + 1});
+  } else {
+    parts.push_back({0, heads_kv});
+  }
+  std::vector<std::unique_ptr<LayerSums>> sums;
+  for (const Heads& heads : parts) {
+    RF_ASSIGN_OR_RETURN(auto some,
+                        solver.Sum(Layer(fit_rows_, layer, heads), Layer(held_out_rows_, layer, heads)));
+    sums.push_back(std::move(some));
+  }
+  std::vector<absl::StatusOr<SolvedLayer>> solved(parts.size(), absl::InternalError("not solved"));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    threads.emplace_back([&, i] { solved[i] = solver.Solve(*sums[i]); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  SolvedLayer whole = EmptyLayer(layer);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    RF_RETURN_IF_ERROR(solved[i].status());
+    Place(*solved[i], parts[i], whole);
+  }
+  solved_.push_back(std::move(whole));
+  return absl::OkStatus();
+}
+
+LayerSamples SplitFitter::Layer(const std::vector<RowRef>& rows, int layer, const Heads& heads) const {
+  LayerSamples out;
+  out.y = Targets(rows, layer, heads);
+  if (job_.options.weights != RowWeights::kNone) out.weights = Weights(rows, layer, heads);
+  return out;
+}
+
+SolvedLayer SplitFitter::EmptyLayer(int layer) const {
+  SolvedLayer whole;
+  const int64_t outputs = int64_t{manifest_.mixture} * 2 * manifest_.kv_width;
+  whole.map.layer = layer;
+  whole.map.weight.resize(outputs * ridge::MapInputs(manifest_));
+  whole.map.bias.resize(outputs);
+  return whole;
+}
+
+// Some heads' K and V go to their rows of every map of the mixture; figures are means over heads.
+void SplitFitter::Place(const SolvedLayer& part, const Heads& heads, SolvedLayer& whole) const {
+  const int64_t width = job_.key.kv_width, dim = width / job_.key.heads_kv;
+  const int64_t count = (heads.end - heads.begin) * dim, inputs = ridge::MapInputs(manifest_);
+  int64_t from = 0;
+  for (int64_t half = 0; half < 2 * int64_t{manifest_.mixture}; ++half) {  // K, V, K, V, ...
+    for (int64_t i = 0; i < count; ++i, ++from) {
+      const int64_t to = half * width + heads.begin * dim + i;
+      std::copy_n(part.map.weight.begin() + from * inputs, inputs, whole.map.weight.begin() + to * inputs);
+      whole.map.bias[to] = part.map.bias[from];
+    }
+  }
+  const double share = static_cast<double>(heads.end - heads.begin) / job_.key.heads_kv;
+  for (auto half : {&SolvedLayer::k, &SolvedLayer::v}) {
+    (whole.*half).penalty += share * (part.*half).penalty;
+    (whole.*half).shrinkage += share * (part.*half).shrinkage;
+    (whole.*half).residual += share * (part.*half).residual;
+  }
+}
+
+absl::Status SplitFitter::Store() {
+  std::vector<ridge::LayerMap> maps;
+  maps.reserve(solved_.size());
+  for (const SolvedLayer& layer : solved_) maps.push_back(layer.map);
+  return ridge::SaveMapSet(job_.folder, manifest_, maps, gate_);
+}
+
+// From the stored file: what bf16 or int8 lost is in the figures.
+absl::Status SplitFitter::Report() {
+  RF_ASSIGN_OR_RETURN(const auto stored, ridge::MapSet::Load(job_.folder));
+  RF_ASSIGN_OR_RETURN(const auto maps, ridge::DeviceMaps::Load(*stored, job_.model.backend()));
+  const int64_t total = static_cast<int64_t>(job_.held_out.size());
+  ReportOptions options;
+  options.chunk_rows = job_.options.chunk_rows;
+  options.progress = [&](int64_t done) { return progress(FitStage::kReport, done, total); };
+  RF_ASSIGN_OR_RETURN(manifest_.report, HeldOutReport(job_.model, *maps, job_.held_out, options));
+  for (size_t i = 0; i < solved_.size(); ++i) {
+    ridge::LayerReport& report = manifest_.report[i];
+    RF_CHECK(report.layer == solved_[i].map.layer);
+    report.k_penalty = solved_[i].k.penalty;
+    report.v_penalty = solved_[i].v.penalty;
+    report.k_shrinkage = solved_[i].k.shrinkage;
+    report.v_shrinkage = solved_[i].v.shrinkage;
+    report.k_residual = solved_[i].k.residual;
+    report.v_residual = solved_[i].v.residual;
+  }
+  RF_RETURN_IF_ERROR(Store());
+  RF_ASSIGN_OR_RETURN(const auto reread, ridge::MapSet::Load(job_.folder));
+  manifest_ = reread->manifest();
+  return absl::OkStatus();
+}
+
+}  // namespace ridgefill::fit

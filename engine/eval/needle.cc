@@ -1,6 +1,7 @@
 #include "engine/eval/needle.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -17,6 +18,7 @@ namespace {
 constexpr size_t kLeastSentences = 100;
 constexpr int64_t kLeastPad = 16;  // tokens of the last unit, which brings an item to its length
 constexpr int kPadTries = 8;
+constexpr double kGolden = 0.6180339887498949;  // multiples of it spread evenly over [0, 1), however many
 // Tokens between lines and the tail's first row: text counted in pieces may come out a little longer or
 // shorter.
 constexpr int64_t kMargin = 8;
@@ -39,7 +41,7 @@ class NeedleMaker {
       : tokenizer_(tokenizer),
         options_(options),
         rng_(SeedOf(options, number)),
-        depth_((static_cast<double>(number) + rng_.NextDouble()) / static_cast<double>(options.items)),
+        depth_(std::fmod(kGolden * (static_cast<double>(number) + 0.5), 1.0)),
         text_(MakeNeedleText(options.task, sentences, rng_)),
         filler_(absl::StrJoin(sentences.begin(), sentences.begin() + 5, " and ")) {}
 

@@ -52,7 +52,7 @@ struct NeedleOptions {
   Evidence evidence = Evidence::kBulk;
   int64_t length = 4096;  // of ids; items come within kLengthSlack of it
   int64_t tail = 512;
-  int64_t items = 20;  // the line asked for lies at depths spread evenly over them
+  int64_t items = 20;  // depths of the line asked for spread evenly; more items begin with the same ones
   uint64_t seed = 7;
 };
 inline constexpr int64_t kLengthSlack = 4;

@@ -102,7 +102,7 @@ Record Figures(absl::Span<const double> by_document) {
 Record ToRecord(const Variant& variant) {
   return {{"mode", std::string(ridge::Name(variant.mode()))},
           {"fill", std::string(Name(variant.fill))},
-          {"selection", variant.selection},
+          {"selection", std::string(ridge::Name(variant.selector))},
           {"share", variant.share}};
 }
 

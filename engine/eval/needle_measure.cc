@@ -111,14 +111,16 @@ absl::StatusOr<Record> NeedleMeasure::Score(FilledForward& forward, const Needle
 absl::StatusOr<Record> NeedleMeasure::Values(Subject& subject, int64_t item) const {
   const NeedleItem& needle = items_[item];
   const Shape shape = {needle.prompt_tokens, options_.tail};
-  RF_RETURN_IF_ERROR(subject.Lower(needle.ids));
+  RF_RETURN_IF_ERROR(subject.Lower(needle.ids, needle.prompt_tokens));
   RF_RETURN_IF_ERROR(subject.RunExact());
   RF_ASSIGN_OR_RETURN(Record exact, Score(subject.forward(), needle));
   Record out = {{"exact", std::move(exact)}, {"runs", Record::array()}};
   for (const Variant& variant : variants_) {
     RF_RETURN_IF_ERROR(subject.RunFilled(variant, shape));
     RF_ASSIGN_OR_RETURN(Record run, Score(subject.forward(), needle));
-    run["outliers"] = subject.Plan(variant, shape).outliers.size();
+    const ridge::FillPlan plan = subject.Plan(variant, shape);
+    run["outliers"] = plan.outliers.size();
+    run["selected"] = plan.selected.size();
     out["runs"].push_back(std::move(run));
   }
   return out;
@@ -130,8 +132,9 @@ Record NeedleMeasure::MakeRecord(const Record& variant, absl::Span<const Record>
   out["measure"] = "needle";
   out.update(variant);
   out["tail"] = options_.tail;
-  if (runs.front().contains("outliers")) {
-    out["outliers"] = Mean(runs, [](const Record& run) { return run["outliers"].get<double>(); });
+  for (const char* count : {"outliers", "selected"}) {
+    if (!runs.front().contains(count)) continue;
+    out[count] = Mean(runs, [&](const Record& run) { return run[count].get<double>(); });
   }
   out["length"] = options_.length;
   out["seed"] = options_.seed;

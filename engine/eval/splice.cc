@@ -42,7 +42,7 @@ class Splicer {
         end_layer_(subject.model().config().layers) {}
 
   absl::Status Begin(const std::vector<int32_t>& ids) {
-    RF_RETURN_IF_ERROR(subject_.Lower(ids));
+    RF_RETURN_IF_ERROR(subject_.Lower(ids, shape_.prompt_tokens));
     RF_RETURN_IF_ERROR(subject_.RunExact());
     RF_ASSIGN_OR_RETURN(exact_nll_, forward_.NextTokenNll(begin(), end()));
     RF_ASSIGN_OR_RETURN(exact_rows_, forward_.CopyRows(begin(), end()));

@@ -1,7 +1,10 @@
 #include "engine/eval/subject.h"
 
+#include <algorithm>
+
 #include "engine/base/check.h"
 #include "engine/base/status.h"
+#include "engine/ridge/selection.h"
 
 namespace ridgefill::eval {
 
@@ -28,31 +31,41 @@ absl::StatusOr<std::unique_ptr<Subject>> Subject::Create(const model::Model& mod
   return out;
 }
 
-absl::Status Subject::Lower(absl::Span<const int32_t> ids) {
-  tokens_ = static_cast<int64_t>(ids.size());
-  return forward_->Lower(ids);
+absl::Status Subject::Lower(absl::Span<const int32_t> ids, int64_t prompt_tokens) {
+  ids_.assign(ids.begin(), ids.end());
+  return forward_->Lower(ids, prompt_tokens);
 }
 
-absl::Status Subject::RunExact() { return forward_->Late(ridge::MakeFillPlan({}, tokens_, {}, {}), nullptr); }
+absl::Status Subject::RunExact() {
+  return forward_->Late(ridge::MakeFillPlan({}, static_cast<int64_t>(ids_.size()), {}, {}), nullptr);
+}
 
 absl::Status Subject::RunFilled(const Variant& variant, const Shape& shape) {
   return forward_->Late(Plan(variant, shape), fills_.at(variant.fill).get());
 }
 
 ridge::FillPlan Subject::Plan(const Variant& variant, const Shape& shape) const {
-  RF_CHECK(variant.selection == "none");
-  RF_CHECK(0 < shape.tail && shape.tail <= shape.prompt_tokens && shape.prompt_tokens <= tokens_);
+  const int64_t tokens = static_cast<int64_t>(ids_.size());
+  RF_CHECK(0 < shape.tail && shape.tail <= shape.prompt_tokens && shape.prompt_tokens <= tokens);
   ridge::FillDecision decision;
   decision.mode = variant.mode();
   decision.split = manifest().split;
-  decision.tail = static_cast<int>(tokens_ - shape.tail_begin());
+  decision.tail = static_cast<int>(shape.tail);
+  decision.selector = variant.selector;
+  decision.share = variant.share;
   std::vector<int32_t> outliers;
-  for (int64_t row = 0; row < tokens_; ++row) {
+  for (int64_t row = 0; row < tokens; ++row) {
     if (ridge::IsOutlier(row, forward_->norms()[row], manifest().outlier_threshold)) {
       outliers.push_back(static_cast<int32_t>(row));
     }
   }
-  return ridge::MakeFillPlan(decision, tokens_, outliers, {});
+  // As the engines would see the prompt; the forced rows behind it are exact like generated ones.
+  const auto prompt = absl::MakeConstSpan(ids_).subspan(0, shape.prompt_tokens);
+  const std::vector<int32_t> in_bulk(outliers.begin(),
+                                     std::lower_bound(outliers.begin(), outliers.end(), shape.tail_begin()));
+  const auto selected = ridge::SelectRows(decision, prompt, forward_->scores(), in_bulk);
+  decision.tail = static_cast<int>(tokens - shape.tail_begin());
+  return ridge::MakeFillPlan(decision, tokens, outliers, selected);
 }
 
 }  // namespace ridgefill::eval

@@ -28,10 +28,13 @@ absl::string_view Name(Fill fill);  // "ridge", "identity"
 // How the bulk of a prompt gets its late K and V.
 struct Variant {
   Fill fill = Fill::kRidge;
-  std::string selection = "none";  // which bulk rows run exactly beside tail and outliers
-  double share = 0;                // of the bulk that is selected, at most
+  // Which bulk rows run exactly beside tail and outliers, and the share of the bulk that may.
+  ridge::Selector selector = ridge::Selector::kNone;
+  float share = 0;
 
-  ridge::Mode mode() const { return selection == "none" ? ridge::Mode::kSpeed : ridge::Mode::kQuality; }
+  ridge::Mode mode() const {
+    return selector == ridge::Selector::kNone ? ridge::Mode::kSpeed : ridge::Mode::kQuality;
+  }
 };
 
 // Of a document: a prompt, and tokens forced after it. Rows from `tail_begin()` on are exact, the forced ones
@@ -52,11 +55,12 @@ class Subject {
                                                          const ridge::DeviceMaps& maps,
                                                          const Options& options);
 
-  // The lower layers of a document: before its runs.
-  absl::Status Lower(absl::Span<const int32_t> ids);
+  // The lower layers of a document, and what the last rows of its prompt look at where that is asked for:
+  // before its runs.
+  absl::Status Lower(absl::Span<const int32_t> ids, int64_t prompt_tokens = 0);
   absl::Status RunExact();
   absl::Status RunFilled(const Variant& variant, const Shape& shape);
-  // What RunFilled runs exactly. A pure function of the document for selection "none".
+  // What RunFilled runs exactly.
   ridge::FillPlan Plan(const Variant& variant, const Shape& shape) const;
 
   FilledForward& forward() { return *forward_; }
@@ -71,7 +75,7 @@ class Subject {
   const model::Model& model_;
   const ridge::DeviceMaps& maps_;
   const int64_t max_tokens_;
-  int64_t tokens_ = 0;
+  std::vector<int32_t> ids_;
   std::unique_ptr<FilledForward> forward_;
   std::map<Fill, std::unique_ptr<runtime::FillPass>> fills_;
 };

@@ -26,6 +26,7 @@ Record RunValues(const ridge::FillPlan& plan, absl::Span<const PairScore> scores
     top1.push_back(score.agree ? 1 : 0);
   }
   return {{"outliers", plan.outliers.size()},
+          {"selected", plan.selected.size()},
           {"filled", plan.filled_count()},
           {"nll", Rounded(nll)},
           {"kl", Rounded(kl)},
@@ -90,7 +91,7 @@ absl::StatusOr<Record> TextMeasure::Values(Subject& subject, int64_t item) const
   const std::vector<int32_t>& ids = documents_[item];
   const int64_t end = tokens_ - 1;  // of the scored rows
   const int64_t first = ShapeOf(*std::max_element(options_.tails.begin(), options_.tails.end())).tail_begin();
-  RF_RETURN_IF_ERROR(subject.Lower(ids));
+  RF_RETURN_IF_ERROR(subject.Lower(ids, tokens_ - options_.continuation));
   RF_RETURN_IF_ERROR(subject.RunExact());
   RF_ASSIGN_OR_RETURN(const kernels::Tensor exact, forward.CopyRows(first, end));
   RF_ASSIGN_OR_RETURN(const auto scores,
@@ -114,7 +115,7 @@ absl::StatusOr<Record> TextMeasure::Values(Subject& subject, int64_t item) const
   for (size_t i = 0; i < options_.tails.size(); ++i) {
     const auto cut = absl::MakeConstSpan(ids).subspan(ShapeOf(options_.tails[i]).tail_begin());
     const int64_t rows = static_cast<int64_t>(cut.size()) - 1;
-    RF_RETURN_IF_ERROR(subject.Lower(cut));
+    RF_RETURN_IF_ERROR(subject.Lower(cut, 0));
     RF_RETURN_IF_ERROR(subject.RunExact());
     RF_ASSIGN_OR_RETURN(const auto alone,
                         forward.scorer().Score(forward.Rows(0, rows), forward.TokensAfter(0, rows)));

@@ -20,6 +20,7 @@
 #include "engine/eval/splice.h"
 #include "engine/eval/text.h"
 #include "engine/fit/corpus.h"
+#include "engine/ridge/selection.h"
 #include "services/cli/command.h"
 #include "services/cli/commit.h"
 #include "services/cli/eval_output.h"
@@ -30,8 +31,9 @@ namespace {
 
 struct EvalFlags {
   ModelFlags model;
-  std::string out, corpus = "tests/data/corpus/heldout", mode = "SPEED";
-  std::vector<std::string> fills = {"ridge", "identity"};
+  std::string out, corpus = "tests/data/corpus/heldout";
+  std::vector<std::string> modes = {"SPEED"}, fills = {"ridge", "identity"}, selectors = {"attention"};
+  float share = ridge::SelectionOptions().share;
   std::vector<int64_t> lengths = {4096}, tails = {512};
   int64_t documents = 60, continuation = 256;
   std::vector<std::string> tasks, evidence = {"bulk"};
@@ -51,21 +53,35 @@ template <typename T, size_t kValues>
 absl::StatusOr<T> Parse(const char* flag, const std::string& name, const T (&values)[kValues]) {
   std::string allowed;
   for (const T value : values) {
-    if (name == eval::Name(value)) return value;
-    absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", eval::Name(value));
+    if (name == Name(value)) return value;
+    absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", Name(value));
   }
   return Refuse("EVAL_FLAG", absl::StrCat(flag, " takes ", allowed, "; got \"", name, "\""));
 }
 
+// The fills in SPEED, and the ridge fill with each selector in QUALITY.
 absl::StatusOr<std::vector<eval::Variant>> Variants(const EvalFlags& flags) {
   constexpr eval::Fill kFills[] = {eval::Fill::kRidge, eval::Fill::kIdentity};
-  if (flags.mode != "SPEED") {
-    return Refuse("EVAL_FLAG", absl::StrCat("--mode takes SPEED; got \"", flags.mode, "\""));
+  constexpr ridge::Mode kModes[] = {ridge::Mode::kSpeed, ridge::Mode::kQuality};
+  constexpr ridge::Selector kSelectors[] = {ridge::Selector::kAttention, ridge::Selector::kRandom,
+                                            ridge::Selector::kRarity};
+  if (!(flags.share >= 0 && flags.share <= 1)) {
+    return Refuse("EVAL_FLAG", absl::StrCat("--share must be in [0, 1], got ", flags.share));
   }
   std::vector<eval::Variant> out;
-  for (const std::string& name : flags.fills) {
-    RF_ASSIGN_OR_RETURN(const eval::Fill fill, Parse("--fills", name, kFills));
-    out.push_back({fill});
+  for (const std::string& mode_name : flags.modes) {
+    RF_ASSIGN_OR_RETURN(const ridge::Mode mode, Parse("--mode", mode_name, kModes));
+    if (mode == ridge::Mode::kSpeed) {
+      for (const std::string& name : flags.fills) {
+        RF_ASSIGN_OR_RETURN(const eval::Fill fill, Parse("--fills", name, kFills));
+        out.push_back({fill});
+      }
+      continue;
+    }
+    for (const std::string& name : flags.selectors) {
+      RF_ASSIGN_OR_RETURN(const ridge::Selector selector, Parse("--selectors", name, kSelectors));
+      out.push_back({eval::Fill::kRidge, selector, flags.share});
+    }
   }
   return out;
 }
@@ -298,8 +314,18 @@ void AddCommonFlags(CLI::App& command, EvalFlags& flags) {
   command.add_option("--corpus", flags.corpus, "Folder of .txt files that no map was fitted on")
       ->capture_default_str()
       ->type_name("DIR");
-  command.add_option("--mode", flags.mode, "SPEED")->capture_default_str()->type_name("MODE");
-  command.add_option("--fills", flags.fills, "ridge, identity")
+  command.add_option("--mode", flags.modes, "SPEED, QUALITY")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("MODE,...");
+  command.add_option("--selectors", flags.selectors, "How QUALITY selects rows: attention, random, rarity")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("SELECTOR,...");
+  command.add_option("--share", flags.share, "Most of the bulk that QUALITY selects")
+      ->capture_default_str()
+      ->type_name("X");
+  command.add_option("--fills", flags.fills, "Fills of SPEED: ridge, identity")
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("FILL,...");

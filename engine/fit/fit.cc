@@ -270,18 +270,6 @@ class Fitter {
 
 }  // namespace
 
-absl::string_view Name(RowWeights weights) {
-  switch (weights) {
-    case RowWeights::kNone:
-      return "none";
-    case RowWeights::kLayer:
-      return "layer";
-    case RowWeights::kHead:
-      return "head";
-  }
-  RF_CHECK(false);
-}
-
 absl::string_view Name(FitStage stage) {
   switch (stage) {
     case FitStage::kRows:

@@ -26,10 +26,6 @@ inline constexpr int64_t kRowsPerDimension = 40;
 enum class FitStage : uint8_t { kRows, kSolve, kReport };
 absl::string_view Name(FitStage stage);  // "rows", "solve", "report"
 
-// Rows weigh nothing but themselves, or what later rows attend to them: in a layer, or through a KV head.
-enum class RowWeights : uint8_t { kNone, kLayer, kHead };
-absl::string_view Name(RowWeights weights);  // "none", "layer", "head"
-
 struct FitProgress {
   FitStage stage = FitStage::kRows;
   int64_t done = 0, total = 0;  // documents, of kSolve layers, over all splits
@@ -47,10 +43,10 @@ struct FitOptions {
   std::vector<std::string> merge;
   std::string dtype = "bf16";  // "bf16" or "int8"
   std::string corpus;          // provenance, for people
-  RowWeights weights = RowWeights::kHead;
-  int mixture = 8;           // maps per layer; 1: one for all rows
-  bool previous_row = true;  // h_S of the row before is an input too
-  uint64_t seed = 7;         // of the mixture's clusters
+  bool weigh_rows = true;      // by what later rows attend to them
+  int mixture = 8;             // maps per layer; 1: one for all rows
+  bool previous_row = true;    // h_S of the row before is an input too
+  uint64_t seed = 7;           // of the mixture's clusters
   // Times the median norm of h_S over the rows; rows beyond are outliers.
   float outlier_ratio = 3.0f;
   float outlier_threshold = 0.0f;                             // the absolute norm instead, unless 0

@@ -80,7 +80,7 @@ class Reporter {
         MakeSamples(files, manifest_.split, manifest_.outlier_threshold, manifest_.previous_row);
     const int64_t count = static_cast<int64_t>(samples.rows.size());
     for (int layer = manifest_.split + 1; layer < manifest_.layers; ++layer) {
-      const std::vector<float> targets = Targets(samples.rows, layer, {0, model_.config().heads_kv});
+      const std::vector<float> targets = Targets(samples.rows, layer);
       for (int64_t begin = 0; begin < count; begin += chunk_rows_) {
         RF_RETURN_IF_ERROR(AddRows(samples, targets, layer, begin, std::min(chunk_rows_, count - begin)));
       }

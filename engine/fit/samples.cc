@@ -114,22 +114,18 @@ void SortByMap(const ridge::Gate& gate, Samples& samples) {
   samples = std::move(sorted);
 }
 
-std::vector<float> Targets(absl::Span<const RowRef> rows, int layer, const Heads& heads) {
+std::vector<float> Targets(absl::Span<const RowRef> rows, int layer) {
   std::vector<float> out;
   for (const RowRef& ref : rows) {
-    const RowsKey& key = ref.file->key();
-    const int64_t width = key.kv_width, dim = width / key.heads_kv;
-    const auto row = ref.file->Kv(layer).subspan(ref.row * 2 * width, 2 * width);
-    for (int64_t half : {int64_t{0}, width}) {
-      for (uint16_t bits : row.subspan(half + heads.begin * dim, (heads.end - heads.begin) * dim)) {
-        out.push_back(base::BF16ToF32(bits));
-      }
+    const int64_t columns = 2 * int64_t{ref.file->key().kv_width};
+    for (uint16_t bits : ref.file->Kv(layer).subspan(ref.row * columns, columns)) {
+      out.push_back(base::BF16ToF32(bits));
     }
   }
   return out;
 }
 
-std::vector<float> Weights(absl::Span<const RowRef> rows, int layer, const Heads& heads) {
+std::vector<float> Weights(absl::Span<const RowRef> rows, int layer) {
   std::vector<float> out;
   struct Total {
     double mass = 0;
@@ -139,7 +135,7 @@ std::vector<float> Weights(absl::Span<const RowRef> rows, int layer, const Heads
   for (const RowRef& ref : rows) {
     const RowsKey& key = ref.file->key();
     float mass = 0;
-    for (int head = heads.begin; head < heads.end; ++head) {
+    for (int head = 0; head < key.heads_kv; ++head) {
       mass += ref.file->Mass(layer)[head * ref.file->tokens() + ref.row];
     }
     out.push_back(mass);

@@ -32,15 +32,11 @@ Samples MakeSamples(absl::Span<const RowFile* const> files, int split, float thr
 // Puts them in the order of a gate's choice.
 void SortByMap(const ridge::Gate& gate, Samples& samples);
 
-// Some KV heads of a layer that are solved for together.
-struct Heads {
-  int begin = 0, end = 0;
-};
-// One late layer's targets of some rows, K then V of the heads: [n, 2 * heads * head_dim].
-std::vector<float> Targets(absl::Span<const RowRef> rows, int layer, const Heads& heads);
-// What later rows attend to each row through these heads: of mean 1 over a document's rows that have later
-// ones, at most kMaxWeight; 0 for those that have none. [n]
-std::vector<float> Weights(absl::Span<const RowRef> rows, int layer, const Heads& heads);
+// One late layer's targets of some rows, K then V: [n, 2 * kv_width].
+std::vector<float> Targets(absl::Span<const RowRef> rows, int layer);
+// What later rows attend to each row in that layer, heads together: of mean 1 over a document's rows that
+// have later ones, at most kMaxWeight; 0 for those that have none. [n]
+std::vector<float> Weights(absl::Span<const RowRef> rows, int layer);
 inline constexpr float kMaxWeight = 200;
 
 // Directions of `maps` clusters of the samples' h_S around their mean: spherical k-means (Dhillon and Modha

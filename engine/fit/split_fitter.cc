@@ -28,7 +28,7 @@ absl::StatusOr<ridge::MapSetManifest> SplitFitter::Run() {
   manifest_.min_bulk = options.min_bulk;
   manifest_.outlier_ratio = options.outlier_ratio;
   manifest_.fit_corpus = job_.corpus;
-  manifest_.fit_weights = std::string(Name(options.weights));
+  manifest_.fit_weighted = options.weigh_rows;
   RF_RETURN_IF_ERROR(Solve());
   RF_RETURN_IF_ERROR(Store());
   RF_RETURN_IF_ERROR(Report());
@@ -52,10 +52,11 @@ absl::Status SplitFitter::Solve() {
   held_out_rows_ = held_out.rows;
   RF_ASSIGN_OR_RETURN(const auto solver,
                       Solver::Create(job_.model.backend(), std::move(fit), std::move(held_out), {}));
-  const int64_t layers = job_.key.layers - job_.split - 1;
-  for (int64_t i = 1; i <= layers; ++i) {
-    RF_RETURN_IF_ERROR(SolveLayer(*solver, job_.split + static_cast<int>(i)));
-    RF_RETURN_IF_ERROR(progress(FitStage::kSolve, i, layers));
+  const int threads = job_.model.backend().capabilities().threads, first = job_.split + 1;
+  for (int layer = first; layer < job_.key.layers; layer += threads) {
+    const int end = std::min(layer + threads, job_.key.layers);
+    RF_RETURN_IF_ERROR(SolveLayers(*solver, layer, end));
+    RF_RETURN_IF_ERROR(progress(FitStage::kSolve, end - first, job_.key.layers - first));
   }
   return absl::OkStatus();
 }
@@ -72,71 +73,29 @@ absl::Status SplitFitter::Cluster(Samples& fit, Samples& held_out) {
   return absl::OkStatus();
 }
 
-// Heads with weights of their own are problems of their own: summed one after the other, solved each on a
-// thread of its own.
-absl::Status SplitFitter::SolveLayer(Solver& solver, int layer) {
-  const int heads_kv = job_.key.heads_kv;
-  std::vector<Heads> parts;
-  if (job_.options.weights == RowWeights::kHead) {
-    for (int head = 0; head < heads_kv; ++head) parts.push_back({head, head + 1});
-  } else {
-    parts.push_back({0, heads_kv});
-  }
+// Layers [begin, end): summed one after the other on the backend, solved each on a thread of its own.
+absl::Status SplitFitter::SolveLayers(Solver& solver, int begin, int end) {
   std::vector<std::unique_ptr<LayerSums>> sums;
-  for (const Heads& heads : parts) {
-    RF_ASSIGN_OR_RETURN(auto some,
-                        solver.Sum(Layer(fit_rows_, layer, heads), Layer(held_out_rows_, layer, heads)));
+  for (int layer = begin; layer < end; ++layer) {
+    RF_ASSIGN_OR_RETURN(auto some, solver.Sum(Layer(fit_rows_, layer), Layer(held_out_rows_, layer)));
     sums.push_back(std::move(some));
   }
-  std::vector<absl::StatusOr<SolvedLayer>> solved(parts.size(), absl::InternalError("not solved"));
+  std::vector<absl::StatusOr<SolvedLayer>> solved(sums.size(), absl::InternalError("not solved"));
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < parts.size(); ++i) {
+  for (size_t i = 0; i < sums.size(); ++i) {
     threads.emplace_back([&, i] { solved[i] = solver.Solve(*sums[i]); });
   }
   for (std::thread& thread : threads) thread.join();
-  SolvedLayer whole = EmptyLayer(layer);
-  for (size_t i = 0; i < parts.size(); ++i) {
+  for (size_t i = 0; i < solved.size(); ++i) {
     RF_RETURN_IF_ERROR(solved[i].status());
-    Place(*solved[i], parts[i], whole);
+    solved_.push_back(*std::move(solved[i]));
+    solved_.back().map.layer = begin + static_cast<int>(i);
   }
-  solved_.push_back(std::move(whole));
   return absl::OkStatus();
 }
 
-LayerSamples SplitFitter::Layer(const std::vector<RowRef>& rows, int layer, const Heads& heads) const {
-  LayerSamples out;
-  out.y = Targets(rows, layer, heads);
-  if (job_.options.weights != RowWeights::kNone) out.weights = Weights(rows, layer, heads);
-  return out;
-}
-
-SolvedLayer SplitFitter::EmptyLayer(int layer) const {
-  SolvedLayer whole;
-  const int64_t outputs = int64_t{manifest_.mixture} * 2 * manifest_.kv_width;
-  whole.map.layer = layer;
-  whole.map.weight.resize(outputs * ridge::MapInputs(manifest_));
-  whole.map.bias.resize(outputs);
-  return whole;
-}
-
-// Some heads' K and V go to their rows of every map of the mixture; figures are means over heads.
-void SplitFitter::Place(const SolvedLayer& part, const Heads& heads, SolvedLayer& whole) const {
-  const int64_t width = job_.key.kv_width, dim = width / job_.key.heads_kv;
-  const int64_t count = (heads.end - heads.begin) * dim, inputs = ridge::MapInputs(manifest_);
-  int64_t from = 0;
-  for (int64_t half = 0; half < 2 * int64_t{manifest_.mixture}; ++half) {  // K, V, K, V, ...
-    for (int64_t i = 0; i < count; ++i, ++from) {
-      const int64_t to = half * width + heads.begin * dim + i;
-      std::copy_n(part.map.weight.begin() + from * inputs, inputs, whole.map.weight.begin() + to * inputs);
-      whole.map.bias[to] = part.map.bias[from];
-    }
-  }
-  const double share = static_cast<double>(heads.end - heads.begin) / job_.key.heads_kv;
-  for (auto half : {&SolvedLayer::k, &SolvedLayer::v}) {
-    (whole.*half).penalty += share * (part.*half).penalty;
-    (whole.*half).shrinkage += share * (part.*half).shrinkage;
-    (whole.*half).residual += share * (part.*half).residual;
-  }
+LayerSamples SplitFitter::Layer(const std::vector<RowRef>& rows, int layer) const {
+  return {Targets(rows, layer), job_.options.weigh_rows ? Weights(rows, layer) : std::vector<float>()};
 }
 
 absl::Status SplitFitter::Store() {

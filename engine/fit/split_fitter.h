@@ -42,10 +42,8 @@ class SplitFitter {
  private:
   absl::Status Solve();
   absl::Status Cluster(Samples& fit, Samples& held_out);
-  absl::Status SolveLayer(Solver& solver, int layer);
-  LayerSamples Layer(const std::vector<RowRef>& rows, int layer, const Heads& heads) const;
-  SolvedLayer EmptyLayer(int layer) const;
-  void Place(const SolvedLayer& part, const Heads& heads, SolvedLayer& whole) const;
+  absl::Status SolveLayers(Solver& solver, int begin, int end);
+  LayerSamples Layer(const std::vector<RowRef>& rows, int layer) const;
   absl::Status Store();
   absl::Status Report();
 

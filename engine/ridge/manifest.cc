@@ -136,8 +136,8 @@ absl::Status ParseUse(const Json& json, MapSetManifest& m) {
   RF_ASSIGN_OR_RETURN(m.outlier_threshold, GetFloatOr(json, "outlier/threshold", 0));
   RF_ASSIGN_OR_RETURN(m.fit_rows, formats::GetIntOr(json, "fit/rows", 0));
   RF_ASSIGN_OR_RETURN(m.fit_corpus, GetTextOr(json, "fit/corpus"));
-  if (formats::HasJson(json, "fit/weights")) {
-    RF_ASSIGN_OR_RETURN(m.fit_weights, GetText(json, "fit/weights"));
+  if (formats::HasJson(json, "fit/weighted")) {
+    RF_ASSIGN_OR_RETURN(m.fit_weighted, formats::GetBool(json, "fit/weighted"));
   }
   return ParseReport(json, m);
 }
@@ -212,7 +212,7 @@ std::string ManifestText(const MapSetManifest& m, const std::map<std::string, st
                {"tail", {{"default", m.tail_default}, {"minimum", m.tail_minimum}}},
                {"min_bulk", m.min_bulk},
                {"outlier", {{"ratio", m.outlier_ratio}, {"threshold", m.outlier_threshold}}},
-               {"fit", {{"rows", m.fit_rows}, {"corpus", m.fit_corpus}, {"weights", m.fit_weights}}},
+               {"fit", {{"rows", m.fit_rows}, {"corpus", m.fit_corpus}, {"weighted", m.fit_weighted}}},
                {"files", files}};
   if (m.mixture > 1) json["mixture"] = m.mixture;
   if (m.previous_row) json["previous_row"] = true;

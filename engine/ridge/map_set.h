@@ -41,8 +41,8 @@ struct MapSetManifest {
   float outlier_ratio = 3.0f;      // times the calibration median ...
   float outlier_threshold = 0.0f;  // ... which gives this absolute norm of h_S
   int64_t fit_rows = 0;
-  std::string fit_corpus;            // provenance, for people
-  std::string fit_weights = "none";  // what rows weighed: "none", or the attention of a "layer" or "head"
+  std::string fit_corpus;     // provenance, for people
+  bool fit_weighted = false;  // rows weighed what later rows attend to them
   std::vector<LayerReport> report;
   std::string digest;  // sha256 of the manifest file: identifies the set on the wire
 };

@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -67,8 +66,7 @@ void PrintManifest(const ridge::MapSetManifest& manifest) {
   std::printf("outlier rows   norm above %.4g (%.3g times the calibration median)\n",
               manifest.outlier_threshold, manifest.outlier_ratio);
   std::printf("fitted on      %lld rows of %s%s\n", static_cast<long long>(manifest.fit_rows),
-              manifest.fit_corpus.c_str(),
-              manifest.fit_weights == "none" ? "" : ", weighed by later attention");
+              manifest.fit_corpus.c_str(), manifest.fit_weighted ? ", weighed by later attention" : "");
   std::printf("digest         %s\n", manifest.digest.c_str());
   if (manifest.report.empty()) return;
   std::printf("\nheld-out documents, beside the identity fill\n");
@@ -152,14 +150,9 @@ void AddFitFlags(CLI::App& command, FitFlags& flags) {
 // How the maps are solved.
 void AddSolveFlags(CLI::App& command, fit::FitOptions& options) {
   const char* const group = "Solve";
-  const std::map<std::string, fit::RowWeights> weights = {
-      {"none", fit::RowWeights::kNone}, {"layer", fit::RowWeights::kLayer}, {"head", fit::RowWeights::kHead}};
-  command
-      .add_option("--weights", options.weights,
-                  "Rows weigh what later rows attend to them, by layer or KV head: none, layer or head")
-      ->default_str(std::string(fit::Name(options.weights)))
-      ->transform(CLI::CheckedTransformer(weights))
-      ->type_name("BY")
+  command.add_option("--weigh_rows", options.weigh_rows, "Rows weigh what later rows attend to them")
+      ->capture_default_str()
+      ->type_name("BOOL")
       ->group(group);
   command.add_option("--mixture", options.mixture, "Maps a layer, one for each cluster of rows")
       ->capture_default_str()

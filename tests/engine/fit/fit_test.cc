@@ -175,7 +175,7 @@ TEST_F(FitTest, WeightsHaveMeanOneOverADocumentAndAreNothingAtItsEnd) {
   const RowFile* const files[] = {file.get()};
   const Samples samples = MakeSamples(files, kSplit, 0, false);  // no threshold: row 0 alone is left out
   ASSERT_EQ(samples.rows.size(), kTokens - 1);
-  const std::vector<float> weights = Weights(samples.rows, 2, {0, 1});
+  const std::vector<float> weights = Weights(samples.rows, 2);
   double sum = 0;
   for (int64_t i = 0; i < kTokens - 1; ++i) {
     const int64_t row = i + 1;
@@ -256,7 +256,7 @@ TEST_F(FitTest, FitsBetterThanIdentityAndStoresItsReport) {
   FitOptions options = Options("maps");
   options.rows = 7 * kLonger;
   // The fewest parameters: random text has 700 rows to learn from, and nothing that attention would look for.
-  options.mixture = 1, options.previous_row = false, options.weights = RowWeights::kNone;
+  options.mixture = 1, options.previous_row = false, options.weigh_rows = false;
   std::vector<std::string> stages;
   FitOptions watched = options;
   watched.progress = [&](const FitProgress& p) {
@@ -432,7 +432,7 @@ TEST_F(FitTest, DocumentsTooShortToWeighRowsAreRefusedNotFitted) {
   FitOptions options = Options("maps");
   options.mass_distance = kTokens;
   EXPECT_EQ(ReasonOf(Run(options).status()), "FIT_NO_ROWS");
-  options.weights = RowWeights::kNone;
+  options.weigh_rows = false;
   EXPECT_TRUE(Run(options).ok());
 }
 

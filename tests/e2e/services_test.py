@@ -180,7 +180,7 @@ class Answers(unittest.TestCase):
         for service in (api, embedded):
             model, = service.ListModels(pb.ListModelsRequest()).models
             self.assertEqual((model.name, model.architecture, model.context_tokens), ("llama", "llama", 2048))
-            self.assertEqual(list(model.modes), [AUTO, EXACT, SPEED])
+            self.assertEqual(list(model.modes), [AUTO, EXACT, SPEED, QUALITY])
             self.assertEqual((model.split, model.tail, model.chat), (2, 32, True))
             self.assertEqual(len(model.maps_digest), 64)
 

@@ -17,6 +17,17 @@ Record NllValues(absl::Span<const TokenScore> scores) {
   return Rounded(nll);
 }
 
+// NLL of the tokens after all rows of a document but the last.
+absl::StatusOr<Record> ExactValues(Subject& subject, absl::Span<const int32_t> ids) {
+  FilledForward& forward = subject.forward();
+  const int64_t rows = static_cast<int64_t>(ids.size()) - 1;
+  RF_RETURN_IF_ERROR(subject.Lower(ids));
+  RF_RETURN_IF_ERROR(subject.RunExact());
+  RF_ASSIGN_OR_RETURN(const auto scores,
+                      forward.scorer().Score(forward.Rows(0, rows), forward.TokensAfter(0, rows)));
+  return NllValues(scores);
+}
+
 Record RunValues(const ridge::FillPlan& plan, absl::Span<const PairScore> scores) {
   std::vector<double> nll, kl;
   Record top1 = Record::array();
@@ -89,8 +100,8 @@ double TextMeasure::Work(const Subject&, int64_t) const {
 absl::StatusOr<Record> TextMeasure::Values(Subject& subject, int64_t item) const {
   FilledForward& forward = subject.forward();
   const std::vector<int32_t>& ids = documents_[item];
-  const int64_t end = tokens_ - 1;  // of the scored rows
   const int64_t first = ShapeOf(*std::max_element(options_.tails.begin(), options_.tails.end())).tail_begin();
+  const int64_t end = tokens_ - 1;  // of the scored rows
   RF_RETURN_IF_ERROR(subject.Lower(ids, tokens_ - options_.continuation));
   RF_RETURN_IF_ERROR(subject.RunExact());
   RF_ASSIGN_OR_RETURN(const kernels::Tensor exact, forward.CopyRows(first, end));
@@ -98,30 +109,33 @@ absl::StatusOr<Record> TextMeasure::Values(Subject& subject, int64_t item) const
                       forward.scorer().Score(exact.view(), forward.TokensAfter(first, end)));
   Record out = {{"exact", NllValues(scores)}, {"tails", Record::array()}};
   for (int64_t tail : options_.tails) {
-    const Shape shape = ShapeOf(tail);
-    const int64_t begin = shape.tail_begin();
-    Record runs = Record::array();
-    for (const Variant& variant : options_.variants) {
-      RF_RETURN_IF_ERROR(subject.RunFilled(variant, shape));
-      RF_ASSIGN_OR_RETURN(const auto pairs, forward.scorer().Compare(
-                                                exact.view().Rows(begin - first, end - begin),
-                                                forward.Rows(begin, end), forward.TokensAfter(begin, end)));
-      runs.push_back(RunValues(subject.Plan(variant, shape), pairs));
-    }
+    const int64_t begin = ShapeOf(tail).tail_begin();
+    RF_ASSIGN_OR_RETURN(Record runs,
+                        FilledValues(subject, exact.view().Rows(begin - first, end - begin), ShapeOf(tail)));
     out["tails"].push_back(Record::object());
     out["tails"].back()["runs"] = std::move(runs);
   }
   // Last, as these are other documents: the tail and what follows alone.
   for (size_t i = 0; i < options_.tails.size(); ++i) {
     const auto cut = absl::MakeConstSpan(ids).subspan(ShapeOf(options_.tails[i]).tail_begin());
-    const int64_t rows = static_cast<int64_t>(cut.size()) - 1;
-    RF_RETURN_IF_ERROR(subject.Lower(cut, 0));
-    RF_RETURN_IF_ERROR(subject.RunExact());
-    RF_ASSIGN_OR_RETURN(const auto alone,
-                        forward.scorer().Score(forward.Rows(0, rows), forward.TokensAfter(0, rows)));
-    out["tails"][i]["cut"] = NllValues(alone);
+    RF_ASSIGN_OR_RETURN(out["tails"][i]["cut"], ExactValues(subject, cut));
   }
   return out;
+}
+
+// One object for each variant; `exact`: the scored rows of the exact run.
+absl::StatusOr<Record> TextMeasure::FilledValues(Subject& subject, const kernels::TensorView& exact,
+                                                 const Shape& shape) const {
+  FilledForward& forward = subject.forward();
+  const int64_t begin = shape.tail_begin(), end = tokens_ - 1;
+  Record runs = Record::array();
+  for (const Variant& variant : options_.variants) {
+    RF_RETURN_IF_ERROR(subject.RunFilled(variant, shape));
+    RF_ASSIGN_OR_RETURN(const auto pairs, forward.scorer().Compare(exact, forward.Rows(begin, end),
+                                                                   forward.TokensAfter(begin, end)));
+    runs.push_back(RunValues(subject.Plan(variant, shape), pairs));
+  }
+  return runs;
 }
 
 std::vector<Record> TextMeasure::Records(absl::Span<const Record> values) const {

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "engine/eval/json_log.h"
 #include "engine/eval/measure.h"
 #include "engine/eval/needle_measure.h"
+#include "engine/eval/plot.h"
 #include "engine/eval/splice.h"
 #include "engine/eval/text.h"
 #include "engine/fit/corpus.h"
@@ -421,6 +424,28 @@ void AddOne(CLI::App& eval, Kind kind, Run& run) {
   });
 }
 
+absl::Status Plot(const std::string& file, const std::string& folder) {
+  RF_ASSIGN_OR_RETURN(const std::string lines, base::ReadFile(file));
+  RF_ASSIGN_OR_RETURN(const std::vector<eval::Record> records, eval::ParseRecords(lines));
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);  // what is wrong shows when the first chart is written
+  for (const auto& [name, chart] : eval::ChartsOf(records)) {
+    const std::string path = absl::StrCat(folder, "/", name, ".svg");
+    RF_RETURN_IF_ERROR(base::WriteFileAtomically(path, eval::ToSvg(chart)));
+    std::printf("%s\n", path.c_str());
+  }
+  return absl::OkStatus();
+}
+
+void AddPlot(CLI::App& eval, Run& run) {
+  CLI::App* const command = eval.add_subcommand("plot", "Charts (SVG) of the records in a file");
+  const auto file = std::make_shared<std::string>(), folder = std::make_shared<std::string>();
+  command->add_option("file", *file, "What --out wrote")->required()->type_name("FILE");
+  command->add_option("folder", *folder, "Where the charts go")->required()->type_name("DIR");
+  command->callback(
+      [file, folder, &run] { run = [file, folder](const Environment&) { return Plot(*file, *folder); }; });
+}
+
 }  // namespace
 
 void AddEval(CLI::App& app, Run& run) {
@@ -449,6 +474,7 @@ void AddEval(CLI::App& app, Run& run) {
   AddOne(*eval,
          {"all", "All of these: under half an hour for a small model on two cores", &AddAll, &AddAllFlags},
          run);
+  AddPlot(*eval, run);
 }
 
 }  // namespace ridgefill::cli

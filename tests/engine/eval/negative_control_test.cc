@@ -2,6 +2,7 @@
 // if one of the broken fills passed them, every figure of quality would be in doubt. On a real model, over a
 // few documents; maps from a few thousand rows do.
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -24,7 +25,7 @@ namespace {
 
 constexpr int kSplit = 18;
 constexpr int64_t kTokens = 1024, kTail = 192, kChunk = 512;
-constexpr size_t kDocuments = 4;
+constexpr size_t kDocuments = 3;
 constexpr int64_t kFirstRows = 64;  // of the tail: they stand next to the bulk
 
 // Of one way to fill, mean over documents.
@@ -35,8 +36,9 @@ struct Figures {
   double dnll = 0;
 };
 
-// Twice what the fill has with these few rows at the most; see the printed table.
-bool MeetsTheBounds(const Figures& f) { return f.kl < 0.10 && f.first_kl < 0.20 && f.cosine > 0.955; }
+// Twice what the fill has with these few rows at the most (see the printed table), and keys half way between
+// the fill's (0.970) and those of its nearest neighbour, maps of another split (0.966).
+bool MeetsTheBounds(const Figures& f) { return f.kl < 0.12 && f.first_kl < 0.20 && f.cosine > 0.968; }
 
 // A fill, whole or broken, of the document that is in the lower layers.
 using Case = std::function<absl::Status(FilledForward& forward, const ridge::FillPlan& plan)>;
@@ -50,8 +52,7 @@ class NegativeControlTest : public testing::Test {
 #endif
     if (!testing_support::SmolLmIsThere()) return;
     shared_ = new Shared;
-    shared_->folder = testing::TempDir() + "/negative_control_test";
-    std::filesystem::remove_all(shared_->folder);
+    shared_->folder = absl::StrCat(testing::TempDir(), "/negative_control_test.", getpid());
     shared_->lm = testing_support::LoadSmolLm();
     shared_->calibration =
         fit::LoadCorpus(*shared_->lm.tokenizer, "tests/data/corpus/calibration", {.document_tokens = 1024})
@@ -86,7 +87,7 @@ class NegativeControlTest : public testing::Test {
   static std::unique_ptr<ridge::MapSet> Fit(int split) {
     fit::FitOptions options;
     options.splits = {split};
-    options.rows = 8 * 1024;
+    options.rows = 6 * 1024;
     // Plain ridge: maps whose rows are easily moved about, and whose K lies nearest to the exact K.
     options.mixture = 1, options.previous_row = false, options.weigh_rows = false;
     options.held_out_documents = 1;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
@@ -31,7 +32,7 @@ class TinyFixture : public testing::Test {
     const auto source = model::WeightSource::Open("tests/data/golden/tiny/llama").value();
     model_ = model::Model::Load(*source, *backend_, {}).value();
     identity_ = model::MakeIdentity("tiny", source->config(), "tok", source->weights_digest());
-    folder_ = absl::StrCat(testing::TempDir(), "/tiny_fixture.",
+    folder_ = absl::StrCat(testing::TempDir(), "/tiny_fixture.", getpid(), ".",
                            testing::UnitTest::GetInstance()->current_test_info()->test_suite_name(), ".",
                            testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::remove_all(folder_);

@@ -1,0 +1,40 @@
+// Records of an evaluation as SVG charts, drawn here without any library: loss by distance from the bulk,
+// needle accuracy by length and by depth, spliced loss by layer. Pure.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/eval/json_log.h"
+
+namespace ridgefill::eval {
+
+struct Point {
+  std::string x;                       // a category: points of one chart stand side by side in order
+  double mean = 0, low = 0, high = 0;  // a whisker from low to high
+};
+
+struct Series {
+  std::string name;
+  std::vector<Point> points;
+};
+
+struct Chart {
+  std::string title, x_label, y_label;
+  std::vector<Series> series;  // categories are those of all series, in the order in which they come
+};
+
+std::string ToSvg(const Chart& chart);
+
+// Whole lines of a file of records. DATA_LOSS (EVAL_FILE_DAMAGED) names one that is no JSON object.
+absl::StatusOr<std::vector<Record>> ParseRecords(absl::string_view lines);
+
+// File name without ending, and chart: those for which there are records. Records of one chart agree in
+// model, split, tail and length; series are modes and fills.
+std::vector<std::pair<std::string, Chart>> ChartsOf(absl::Span<const Record> records);
+
+}  // namespace ridgefill::eval

@@ -1,0 +1,91 @@
+#include "engine/eval/plot.h"
+
+#include <gmock/gmock.h>
+
+#include "absl/strings/str_split.h"
+
+namespace ridgefill::eval {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::SizeIs;
+
+int Count(const std::string& text, const std::string& part) {
+  return static_cast<int>(std::vector<std::string>(absl::StrSplit(text, part)).size()) - 1;
+}
+
+Record Needle(const char* mode, const char* fill, int length, double mean) {
+  return {{"measure", "needle"},
+          {"model", "m"},
+          {"split", 18},
+          {"mode", mode},
+          {"fill", fill},
+          {"selection", "none"},
+          {"task", "single"},
+          {"evidence", "bulk"},
+          {"length", length},
+          {"mean", mean},
+          {"low", mean / 2},
+          {"high", 1.0},
+          {"by_depth",
+           {{{"from", 0.0}, {"to", 0.2}, {"items", 0}, {"mean", 0.0}, {"low", 0.0}, {"high", 0.0}},
+            {{"from", 0.2}, {"to", 0.4}, {"items", 3}, {"mean", mean}, {"low", 0.0}, {"high", 1.0}}}}};
+}
+
+TEST(Plot, AChartHasAMarkForEachPointAndANameForEachSeries) {
+  const Chart chart = {
+      "Title <&>", "x", "y", {{"one", {{"a", 1, 0.5, 1.5}, {"b", 2, 1, 3}}}, {"two", {{"b", -1, -2, 0}}}}};
+  const std::string svg = ToSvg(chart);
+  EXPECT_EQ(svg, ToSvg(chart));
+  EXPECT_THAT(svg, HasSubstr("Title &lt;&amp;&gt;"));
+  EXPECT_EQ(Count(svg, "r=\"3.5\""), 3) << "points";
+  EXPECT_EQ(Count(svg, ">one<"), 1);
+  EXPECT_EQ(Count(svg, ">a<"), 1);
+  EXPECT_EQ(Count(svg, ">b<"), 1) << "one category for both series";
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+  EXPECT_THAT(ToSvg({"empty", "x", "y", {{"one", {{"a", 0, 0, 0}}}}}), Not(HasSubstr("nan")));
+}
+
+TEST(Plot, ReadsWholeLinesAlone) {
+  EXPECT_THAT(ParseRecords("{\"a\":1}\n{\"a\":2}\n{\"a\":").value(), SizeIs(2));
+  EXPECT_THAT(std::string(ParseRecords("{}\nnonsense\n").status().message()), testing::HasSubstr("line 2"));
+}
+
+TEST(Plot, RecordsOfOneTaskMakeOneChart) {
+  const Record records[] = {Needle("EXACT", "none", 1024, 1), Needle("SPEED", "ridge", 1024, 0.9),
+                            Needle("EXACT", "none", 2048, 0.8), Needle("SPEED", "ridge", 2048, 0.7)};
+  const auto charts = ChartsOf(records);
+  ASSERT_THAT(charts, SizeIs(3)) << "by length, and by depth for each of two lengths";
+  EXPECT_EQ(charts[0].first, "needle-single-bulk-s18");
+  ASSERT_THAT(charts[0].second.series, SizeIs(2));
+  EXPECT_EQ(charts[0].second.series[0].name, "exact");
+  EXPECT_EQ(charts[0].second.series[1].name, "ridge");
+  EXPECT_EQ(charts[0].second.series[1].points[1].x, "2048");
+  EXPECT_EQ(charts[0].second.series[1].points[1].mean, 0.7);
+  ASSERT_THAT(charts[1].second.series[0].points, SizeIs(1)) << "no item lies in the first fifth";
+}
+
+TEST(Plot, DistanceAndSpliceAreDrawnFromTheirOwnFigures) {
+  const Record figures = {{"mean", 0.5}, {"low", 0.4}, {"high", 0.6}};
+  Record bucket = figures;
+  bucket["from"] = 64;
+  const Record nll = {{"measure", "nll"},    {"split", 18},
+                      {"tail", 512},         {"length", 4096},
+                      {"mode", "SPEED"},     {"fill", "ridge"},
+                      {"selection", "none"}, {"model", "m"},
+                      {"window", "tail"},    {"by_distance", {bucket, bucket}}};
+  const Record splice = {{"measure", "splice"}, {"split", 18},  {"length", 2048}, {"window", "tail"},
+                         {"model", "m"},        {"layers", 20}, {"half", "k"},    {"mean", 9.0},
+                         {"low", 8.0},          {"high", 10.0}, {"kl", figures}};
+  const Record records[] = {nll, splice};
+  const auto charts = ChartsOf(records);
+  ASSERT_THAT(charts, SizeIs(2));
+  EXPECT_EQ(charts[0].first, "distance-s18-t512-n4096");
+  EXPECT_THAT(charts[0].second.series[0].points, SizeIs(2));
+  EXPECT_EQ(charts[1].second.series[0].points[0].mean, 0.5);
+  EXPECT_EQ(charts[1].second.series[0].name, "k");
+}
+
+}  // namespace
+}  // namespace ridgefill::eval

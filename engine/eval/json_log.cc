@@ -68,7 +68,7 @@ const Record* JsonLog::Find(const std::string& key) const {
   return it == lines_.end() ? nullptr : &it->second;
 }
 
-absl::Status JsonLog::Append(const std::string& key, Record line) {
+absl::Status JsonLog::Append(const std::string& key, const Record& line) {
   Record out = Record::object();
   out["key"] = key;
   out.update(line);

@@ -31,7 +31,7 @@ class JsonLog {
   const Record* Find(const std::string& key) const;
   // `line` is an object; {"key": key} goes before its fields. A key that is there already is replaced: the
   // last line of a key counts.
-  absl::Status Append(const std::string& key, Record line);
+  absl::Status Append(const std::string& key, const Record& line);
 
  private:
   JsonLog(std::string path, int file) : path_(std::move(path)), file_(file) {}

@@ -150,7 +150,7 @@ absl::Status RowFile::FindTensors() {
 }
 
 template <typename T>
-absl::Status RowFile::Find(const std::string& name, Encoding encoding, std::vector<int64_t> dims,
+absl::Status RowFile::Find(const std::string& name, Encoding encoding, const std::vector<int64_t>& dims,
                            absl::Span<const T>& out) const {
   RF_ASSIGN_OR_RETURN(const formats::TensorBytes tensor, file_.Tensor(name));
   const bool aligned = reinterpret_cast<uintptr_t>(tensor.bytes.data()) % alignof(T) == 0;

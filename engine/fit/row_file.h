@@ -66,7 +66,7 @@ class RowFile {
   absl::Status ParseHeader();
   absl::Status FindTensors();
   template <typename T>
-  absl::Status Find(const std::string& name, formats::Encoding encoding, std::vector<int64_t> dims,
+  absl::Status Find(const std::string& name, formats::Encoding encoding, const std::vector<int64_t>& dims,
                     absl::Span<const T>& out) const;
 
   formats::SafetensorsFile file_;

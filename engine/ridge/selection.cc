@@ -1,6 +1,7 @@
 #include "engine/ridge/selection.h"
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 
 #include "engine/base/check.h"
@@ -38,7 +39,7 @@ std::vector<Window> ScoreWindows(absl::Span<const float> scores, int64_t bulk_en
 
 // Half a row more, or the rounding of a share like 0.05f would cost a window.
 int64_t RowsOfShare(float share, int64_t bulk_rows) {
-  return static_cast<int64_t>(double{share} * static_cast<double>(bulk_rows) + 0.5);
+  return std::llround(double{share} * static_cast<double>(bulk_rows));
 }
 
 }  // namespace

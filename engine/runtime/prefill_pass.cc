@@ -138,12 +138,12 @@ absl::Status PrefillPass::SendExactRows(PrefillRun& run, const kernels::TensorVi
   }
   run.outliers.insert(run.outliers.end(), exact.begin(), exact.end());
   exact.insert(exact.end(), positions_.begin() + bulk, positions_.end());
-  return SendRows(run, hidden, std::move(exact));
+  return SendRows(run, hidden, exact);
 }
 
 // Some rows of the chunk in flight, whose h_S is `hidden`.
 absl::Status PrefillPass::SendRows(PrefillRun& run, const kernels::TensorView& hidden,
-                                   std::vector<int32_t> positions) {
+                                   const std::vector<int32_t>& positions) {
   if (positions.empty()) return absl::OkStatus();
   index_host_.clear();
   for (const int32_t position : positions) index_host_.push_back(position - positions_.front());

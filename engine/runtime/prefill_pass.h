@@ -71,7 +71,8 @@ class PrefillPass {
   absl::Status KeepRows(PrefillRun& run);
   absl::Status LowerLayers(PrefillRun& run, const kernels::TensorView& hidden);
   absl::Status SendExactRows(PrefillRun& run, const kernels::TensorView& hidden, int64_t bulk);
-  absl::Status SendRows(PrefillRun& run, const kernels::TensorView& hidden, std::vector<int32_t> positions);
+  absl::Status SendRows(PrefillRun& run, const kernels::TensorView& hidden,
+                        const std::vector<int32_t>& positions);
   absl::Status SelectRows(PrefillRun& run);
   absl::Status FillBulk(PrefillRun& run, int64_t begin, int64_t rows);
   absl::StatusOr<kernels::TensorView> PreviousRows(const PrefillRun& run, int64_t begin, int64_t rows);

@@ -37,7 +37,8 @@ int main(int argc, char** argv) {
   cli::AddBench(app, run);
   const auto is_asked = [&](const CLI::App* command) { return command->check_name(argv[1]); };
   if (argc > 1 && argv[1][0] != '-' && std::as_const(app).get_subcommands(is_asked).empty()) {
-    std::fprintf(stderr, "ridgefill: unknown command '%s'; commands: serve, generate, fit, inspect, eval, bench\n",
+    std::fprintf(stderr,
+                 "ridgefill: unknown command '%s'; commands: serve, generate, fit, inspect, eval, bench\n",
                  argv[1]);
     return 2;
   }

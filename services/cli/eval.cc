@@ -99,6 +99,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> Documents(const tokenizer::Tok
   }
   corpus.resize(std::min<size_t>(corpus.size(), flags.documents));
   std::vector<std::vector<int32_t>> out;
+  out.reserve(corpus.size());
   for (fit::Document& document : corpus) out.push_back(std::move(document.ids));
   return out;
 }

@@ -36,9 +36,11 @@ struct Figures {
   double dnll = 0;
 };
 
-// Twice what the fill has with these few rows at the most (see the printed table), and keys half way between
-// the fill's (0.970) and those of its nearest neighbour, maps of another split (0.966).
-bool MeetsTheBounds(const Figures& f) { return f.kl < 0.12 && f.first_kl < 0.20 && f.cosine > 0.968; }
+// What a fill of the same documents may be worse than the fitted maps' before it counts as broken. The
+// comparison is paired, so the margins are far above its noise; the fitted fill itself has bounds of its own.
+bool MeetsTheBounds(const Figures& f, const Figures& fitted) {
+  return f.kl < 1.1 * fitted.kl && f.first_kl < 1.1 * fitted.first_kl && f.cosine > fitted.cosine - 0.002;
+}
 
 // A fill, whole or broken, of the document that is in the lower layers.
 using Case = std::function<absl::Status(FilledForward& forward, const ridge::FillPlan& plan)>;
@@ -67,7 +69,7 @@ class NegativeControlTest : public testing::Test {
     for (const auto& [name, figures] : shared_->figures) {
       std::printf("%-24s KL %.4f, first rows %.4f, K cosine %.4f, dNLL %+.4f%s\n", name.c_str(), figures.kl,
                   figures.first_kl, figures.cosine, figures.dnll,
-                  MeetsTheBounds(figures) ? ", within the bounds" : "");
+                  MeetsTheBounds(figures, Of("fitted")) ? ", within the bounds" : "");
     }
   }
   static void TearDownTestSuite() {
@@ -235,6 +237,7 @@ class NegativeControlTest : public testing::Test {
   }
 
   static const Figures& Of(const std::string& name) { return shared_->figures.at(name); }
+  static bool Meets(const std::string& name) { return MeetsTheBounds(Of(name), Of("fitted")); }
 
   struct Shared {
     std::string folder;
@@ -250,35 +253,33 @@ class NegativeControlTest : public testing::Test {
 };
 NegativeControlTest::Shared* NegativeControlTest::shared_ = nullptr;
 
-TEST_F(NegativeControlTest, TheFillMeetsTheBounds) {
-  EXPECT_TRUE(MeetsTheBounds(Of("fitted")));
-  EXPECT_LT(std::fabs(Of("fitted").dnll), 0.2);
+TEST_F(NegativeControlTest, TheFillItselfCostsLittle) {
+  const Figures& f = Of("fitted");
+  EXPECT_TRUE(MeetsTheBounds(f, f));
+  EXPECT_LT(f.kl, 0.2);
+  EXPECT_LT(f.first_kl, 0.4);
+  EXPECT_GT(f.cosine, 0.93);
+  EXPECT_LT(std::fabs(f.dnll), 0.2);
 }
 
-TEST_F(NegativeControlTest, KeysOfAnotherHeadDoNot) {
-  EXPECT_FALSE(MeetsTheBounds(Of("keys of the next head")));
-}
+TEST_F(NegativeControlTest, KeysOfAnotherHeadDoNot) { EXPECT_FALSE(Meets("keys of the next head")); }
 
 // The loss hardly sees it, as all filled keys move together; the keys themselves do.
-TEST_F(NegativeControlTest, PositionsOffByOneDoNot) {
-  EXPECT_FALSE(MeetsTheBounds(Of("positions off by one")));
-}
+TEST_F(NegativeControlTest, PositionsOffByOneDoNot) { EXPECT_FALSE(Meets("positions off by one")); }
 
 TEST_F(NegativeControlTest, RowsAtTheBoundaryLeftUnfilledDoNot) {
-  EXPECT_FALSE(MeetsTheBounds(Of("last 8 rows not filled")));
-  EXPECT_FALSE(MeetsTheBounds(Of("last 32 rows not filled")));
+  EXPECT_FALSE(Meets("last 8 rows not filled"));
+  EXPECT_FALSE(Meets("last 32 rows not filled"));
 }
 
-TEST_F(NegativeControlTest, IdentityMapsDoNot) { EXPECT_FALSE(MeetsTheBounds(Of("identity"))); }
+TEST_F(NegativeControlTest, IdentityMapsDoNot) { EXPECT_FALSE(Meets("identity")); }
 
 TEST_F(NegativeControlTest, OutlierRowsFilledDoNot) {
-  EXPECT_FALSE(MeetsTheBounds(Of("outlier rows filled")));
+  EXPECT_FALSE(Meets("outlier rows filled"));
   EXPECT_GT(Of("outlier rows filled").dnll, 2) << "nats a token";
 }
 
-TEST_F(NegativeControlTest, MapsOfTheNeighbouringSplitDoNot) {
-  EXPECT_FALSE(MeetsTheBounds(Of("maps of split 17")));
-}
+TEST_F(NegativeControlTest, MapsOfTheNeighbouringSplitDoNot) { EXPECT_FALSE(Meets("maps of split 17")); }
 
 }  // namespace
 }  // namespace ridgefill::eval

@@ -38,6 +38,7 @@ TEST_F(SpliceTest, TheExactCacheGivesTheExactRun) {
   ASSERT_TRUE(subject_->RunExact().ok());
   const double exact = Loss();
   std::vector<std::vector<char>> layers;
+  layers.reserve(model_->config().layers);
   for (int layer = 0; layer < model_->config().layers; ++layer)
     layers.push_back(forward.ReadKv(layer).value());
   ASSERT_TRUE(subject_->RunFilled(options_.variant, {80, 30}).ok());

@@ -19,7 +19,7 @@ struct SolveOptions {
   // Times trace(Gc) / inputs, the mean variance sum of an input.
   std::vector<double> penalties = {3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1};
   // Of a mixture's differences, times the same.
-  std::vector<double> shrinkages = {3e-3, 1e-2, 3e-2, 1e-1, 3e-1};
+  std::vector<double> shrinkages = {1e-2, 3e-2, 1e-1};
 };
 
 // One layer's targets and weights of the samples.

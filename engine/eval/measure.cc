@@ -72,7 +72,7 @@ absl::Status RunMeasure(const Measure& measure, Subject& subject, const RunOptio
       if (options.items != nullptr) {
         Record line = Record::object();
         line["values"] = made;
-        RF_RETURN_IF_ERROR(options.items->Append(key, std::move(line)));
+        RF_RETURN_IF_ERROR(options.items->Append(key, line));
       }
       values.push_back(std::move(made));
     }

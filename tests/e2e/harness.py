@@ -21,7 +21,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("RIDGEFILL_BIN", ROOT / "build/dev/bin"))
 # Sanitizers and a busy machine make everything slower, not different.
-PATIENCE = float(os.environ.get("RIDGEFILL_PATIENCE", "60"))
+PATIENCE = float(os.environ.get("RIDGEFILL_PATIENCE", "150"))
 TINY = ROOT / "tests/data/golden/tiny/llama"
 CORPUS = ROOT / "tests/data/corpus/heldout"
 

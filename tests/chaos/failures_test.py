@@ -280,7 +280,12 @@ class Stopped(unittest.TestCase):
             ids = read_first_token(call)
             router.terminate()
             self.assertNotEqual(next(states).status, serving)
-            error = error_of(lambda: ask(service, 100))
+            error = None
+            while error is None:  # health turns just before the first request is refused
+                try:
+                    ask(service, 100)
+                except grpc.RpcError as refused:
+                    error = h.Error(refused)
             self.assertEqual(error.code, StatusCode.UNAVAILABLE)
             for message in call:
                 ids += [token.id for token in message.delta.tokens]

@@ -34,7 +34,7 @@ struct FitProgress {
 
 struct FitOptions {
   std::vector<int> splits;         // ascending, each in [1, layers - 2]; one pass over the text for all
-  int64_t rows = 98304;            // prompt rows to fit on, held-out ones apart; rounded up to documents
+  int64_t rows = 81920;            // prompt rows to fit on, held-out ones apart; rounded up to documents
   int64_t held_out_documents = 4;  // the corpus's first ones, never fitted
   std::string out;                 // folder of the map set; of several splits: of their folders split-<S>
   // Where the rows are kept for another run; empty: <out>/rows, removed when the map set is stored.

@@ -207,9 +207,12 @@ bool PrefillEngineImpl::TakeIncoming() {
   bool stopping = false;
   {
     absl::MutexLock lock(&mutex_);
+    // Counted in the same breath, so that no request is missing from the queue for a moment.
+    for (const Request& request : incoming_) {
+      ++published_.queued;
+      published_.queued_tokens += static_cast<int64_t>(request.call.tokens.size());
+    }
     requests_.splice(requests_.end(), incoming_);
-    // Counted in the same breath, so that no request is missing from the queue's bound for a moment.
-    published_.queued += static_cast<int>(requests_.size() - known);
     last_round_ = clock_.Monotonic();
     stopping = stopping_;
   }

@@ -239,6 +239,20 @@ TEST_F(PrefillEngineTest, BoundedQueueDrainAndDestruction) {
   EXPECT_EQ(stuck[1]->Wait().code(), absl::StatusCode::kUnavailable);
 }
 
+// The engine's thread takes requests over while others are submitted: at no moment is one counted nowhere.
+TEST_F(PrefillEngineTest, QueuedRequestsAreAlwaysCounted) {
+  Start({.chunk_tokens = 64, .context_tokens = 256, .max_queued = 1000});
+  std::vector<std::shared_ptr<Seen>> stuck;
+  for (int submitted = 1; submitted <= 500; ++submitted) {
+    stuck.push_back(std::make_shared<Seen>());
+    stuck.back()->room = false;
+    ASSERT_EQ(Submit(Call(100, ExactOnDecode(2)), stuck.back()), absl::OkStatus());
+    const PrefillStats stats = engine_->Stats();
+    ASSERT_EQ(stats.queued, submitted);
+    ASSERT_EQ(stats.queued_tokens, 100 * submitted);
+  }
+}
+
 TEST_F(PrefillEngineTest, RefusesByName) {
   const auto maps = Tiny().RandomMaps(2);
   Start({.context_tokens = 256}, maps.get());

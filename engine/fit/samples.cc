@@ -58,6 +58,18 @@ void Improve(const RowMatrix& z, base::Rng& rng, RowMatrix& centres) {
   }
 }
 
+// Rows of unit length, each the farthest from those before it (Gonzalez 1985).
+RowMatrix FarApart(const RowMatrix& z, int64_t count) {
+  RowMatrix out(count, z.cols());
+  out.row(0) = z.row(0);
+  for (int64_t c = 1; c < count; ++c) {
+    Eigen::Index farthest = 0;
+    (z * out.topRows(c).transpose()).rowwise().maxCoeff().minCoeff(&farthest);
+    out.row(c) = z.row(farthest);
+  }
+  return out;
+}
+
 }  // namespace
 
 float OutlierThreshold(absl::Span<const RowFile* const> files, int split, float ratio) {
@@ -172,6 +184,40 @@ ridge::Gate FindClusters(const Samples& samples, int64_t hidden, int maps, uint6
   const Eigen::VectorXf bias = -(centres * mean.transpose());
   gate.bias.assign(bias.data(), bias.data() + bias.size());
   return gate;
+}
+
+std::vector<std::vector<int>> MixtureGroups(const ridge::Gate& gate, uint64_t seed) {
+  constexpr int kRounds = 30;
+  const int64_t maps = static_cast<int64_t>(gate.bias.size());
+  const int64_t d = static_cast<int64_t>(gate.weight.size()) / std::max<int64_t>(1, maps);
+  RowMatrix directions = Eigen::Map<const RowMatrix>(gate.weight.data(), maps, d);
+  std::vector<int> all(maps);
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<std::vector<int>> mixtures;
+  base::Rng rng(seed);
+  for (int64_t count = maps / 4; count >= kCoarsestMixture; count /= 4) {
+    RowMatrix centres = FarApart(directions, count);
+    for (int round = 0; round < kRounds; ++round) Improve(directions, rng, centres);
+    // Without gaps, and of the maps rather than of the next finer groups.
+    std::vector<int> number(count, -1), group;
+    int used = 0;
+    for (int64_t i = 0; i < directions.rows(); ++i) {
+      Eigen::Index best = 0;
+      (directions.row(i) * centres.transpose()).maxCoeff(&best);
+      if (number[best] < 0) number[best] = used++;
+      group.push_back(number[best]);
+    }
+    const std::vector<int>& finer = mixtures.empty() ? all : mixtures.front();
+    std::vector<int> by_map;
+    for (int finer_group : finer) by_map.push_back(group[finer_group]);
+    RowMatrix next(used, d);
+    for (int64_t c = 0; c < count; ++c) {
+      if (number[c] >= 0) next.row(number[c]) = centres.row(c);
+    }
+    directions = std::move(next);
+    mixtures.insert(mixtures.begin(), std::move(by_map));
+  }
+  return mixtures;
 }
 
 }  // namespace ridgefill::fit

@@ -44,4 +44,10 @@ inline constexpr float kMaxWeight = 200;
 ridge::Gate FindClusters(const Samples& samples, int64_t hidden, int maps, uint64_t seed);
 inline constexpr int64_t kClusterRows = 32768;
 
+// Coarser mixtures of a gate's maps, coarsest first: by map, the group of near directions that it is in, each
+// mixture a quarter of the next finer one, down to kCoarsestMixture. Groups are numbered from 0 without a
+// gap; maps of one group are in one group of the coarser mixtures too.
+std::vector<std::vector<int>> MixtureGroups(const ridge::Gate& gate, uint64_t seed);
+inline constexpr int kCoarsestMixture = 4;
+
 }  // namespace ridgefill::fit

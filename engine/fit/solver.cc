@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -178,7 +179,15 @@ class RidgeSolver final : public Solver {
     Affine global;
     RF_RETURN_IF_ERROR(SolveGlobal(all, held, global, out));
     std::vector<Affine> maps(parts.size(), global);
-    if (parts.size() > 1) Refine(parts, held_parts, all, global, maps, out);
+    if (parts.size() > 1) {
+      const double scale = Scale(CentredXx(all));
+      for (const std::vector<int>& group : options_.groups) {
+        Refine(group, Merge(parts, group), Merge(held_parts, group), scale, maps, out);
+      }
+      std::vector<int> each(parts.size());
+      std::iota(each.begin(), each.end(), 0);
+      Refine(each, parts, held_parts, scale, maps, out);
+    }
     Normalise(held, out);
     for (const Affine& map : maps) Append(map, out.map);
     return out;
@@ -222,18 +231,28 @@ class RidgeSolver final : public Solver {
                        absl::StrCat("no penalty gives a finite map from ", fit_.rows.size(), " rows"));
   }
 
-  // Each map's ridge on what the global map leaves over, towards zero; kept where held-out rows are better
-  // off.
-  void Refine(const std::vector<Moments>& parts, const std::vector<Moments>& held, const Moments& all,
-              const Affine& global, std::vector<Affine>& best, SolvedLayer& out) const {
-    const int64_t kv = global.b.size() / 2;
-    const double scale = Scale(CentredXx(all));
+  static std::vector<Moments> Merge(const std::vector<Moments>& parts, const std::vector<int>& group) {
+    std::vector<Moments> merged(1 + *std::max_element(group.begin(), group.end()),
+                                Moments(parts[0].x.size(), parts[0].y.size()));
+    for (size_t i = 0; i < parts.size(); ++i) merged[group[i]].Add(parts[i]);
+    return merged;
+  }
+
+  // Each group's ridge on what its present map leaves over, towards zero; kept where held-out rows are better
+  // off. `group` is each map's, the sums are by group.
+  void Refine(const std::vector<int>& group, const std::vector<Moments>& fit,
+              const std::vector<Moments>& held, double scale, std::vector<Affine>& maps,
+              SolvedLayer& out) const {
+    const int64_t kv = maps[0].b.size() / 2;
+    std::vector<Affine> present(fit.size());
+    for (size_t i = 0; i < group.size(); ++i) present[group[i]] = maps[i];
+    out.k.shrinkage = out.v.shrinkage = 0;
     for (double shrinkage : options_.shrinkages) {
-      std::vector<Affine> maps;
+      std::vector<Affine> finer;
       Vector errors = Vector::Zero(2 * kv);
-      for (size_t i = 0; i < parts.size(); ++i) {
-        maps.push_back(Difference(parts[i], global, shrinkage * scale));
-        errors += Errors(held[i], maps.back());
+      for (size_t i = 0; i < fit.size(); ++i) {
+        finer.push_back(Difference(fit[i], present[i], shrinkage * scale));
+        errors += Errors(held[i], finer.back());
       }
       const auto keep = [&](int64_t begin, SolvedHalf& half) {
         const double error = errors.segment(begin, kv).sum();
@@ -241,8 +260,8 @@ class RidgeSolver final : public Solver {
         half.residual = error;
         half.shrinkage = shrinkage;
         for (size_t i = 0; i < maps.size(); ++i) {
-          best[i].w.middleCols(begin, kv) = maps[i].w.middleCols(begin, kv);
-          best[i].b.segment(begin, kv) = maps[i].b.segment(begin, kv);
+          maps[i].w.middleCols(begin, kv) = finer[group[i]].w.middleCols(begin, kv);
+          maps[i].b.segment(begin, kv) = finer[group[i]].b.segment(begin, kv);
         }
       };
       keep(0, out.k);
@@ -250,14 +269,14 @@ class RidgeSolver final : public Solver {
     }
   }
 
-  static Affine Difference(const Moments& part, const Affine& global, double penalty) {
-    if (!(part.n > 0)) return global;
+  static Affine Difference(const Moments& part, const Affine& coarser, double penalty) {
+    if (!(part.n > 0)) return coarser;
     Matrix system = CentredXx(part);
-    const Matrix left = CentredXy(part) - system * global.w;
+    const Matrix left = CentredXy(part) - system * coarser.w;
     system.diagonal().array() += penalty;
     const Eigen::LLT<Matrix> factor(system);
-    if (factor.info() != Eigen::Success) return global;
-    return WithBias(part, global.w + factor.solve(left));
+    if (factor.info() != Eigen::Success) return coarser;
+    return WithBias(part, coarser.w + factor.solve(left));
   }
 
   static void Normalise(const Moments& held, SolvedLayer& out) {
@@ -293,6 +312,7 @@ absl::StatusOr<std::unique_ptr<Solver>> Solver::Create(kernels::Backend& backend
                                     " and ", held_out.rows.size()));
   }
   RF_CHECK(fit.inputs == held_out.inputs && fit.ends.size() == held_out.ends.size());
+  for (const std::vector<int>& group : options.groups) RF_CHECK(group.size() == fit.ends.size());
   RF_ASSIGN_OR_RETURN(auto summer, Summer::Create(backend, fit.inputs));
   return std::make_unique<RidgeSolver>(std::move(summer), std::move(fit), std::move(held_out), options);
 }

@@ -1,6 +1,7 @@
 // Samples to maps: centred ridge regression in fp64, the bias unpenalised, each row weighed, the penalty
 // chosen on held-out rows separately for K and V of each layer; then, for a mixture, each map's difference to
-// the one map of all rows, shrunk towards nothing by a second penalty (docs/method.md, "The map").
+// the one map of all rows, shrunk towards nothing by a second penalty, and so on from coarser to finer
+// mixtures (docs/method.md, "The map").
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,10 @@ struct SolveOptions {
   // Times trace(Gc) / inputs, the mean variance sum of an input.
   std::vector<double> penalties = {3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1};
   // Of a mixture's differences, times the same.
-  std::vector<double> shrinkages = {1e-2, 3e-2, 1e-1};
+  std::vector<double> shrinkages = {1e-3, 3e-3, 1e-2, 3e-2, 1e-1};
+  // Coarser mixtures on the way from one map to all of them, coarsest first: by map, the group that it is in.
+  // Each map is shrunk towards its group's. Maps of one group are in one group of the coarser mixture too.
+  std::vector<std::vector<int>> groups;
 };
 
 // One layer's targets and weights of the samples.
@@ -31,7 +35,7 @@ struct LayerSamples {
 // K or V of a solved layer.
 struct SolvedHalf {
   double penalty = 0;
-  double shrinkage = 0;  // 0: one map for all rows, or no mixture that does better
+  double shrinkage = 0;  // of the finest mixture; 0: none, or it does no better than the coarser one
   double residual = 0;   // weighted held-out ||Y' - Y||^2 / ||Y - mean||^2
 };
 

@@ -47,11 +47,15 @@ absl::Status SplitFitter::Solve() {
   Samples held_out =
       MakeSamples(job_.held_out, job_.split, manifest_.outlier_threshold, options.previous_row);
   manifest_.fit_rows = static_cast<int64_t>(fit.rows.size());
-  if (options.mixture > 1) RF_RETURN_IF_ERROR(Cluster(fit, held_out));
+  SolveOptions solve;
+  if (options.mixture > 1) {
+    RF_RETURN_IF_ERROR(Cluster(fit, held_out));
+    solve.groups = MixtureGroups(gate_, options.seed);
+  }
   fit_rows_ = fit.rows;
   held_out_rows_ = held_out.rows;
   RF_ASSIGN_OR_RETURN(const auto solver,
-                      Solver::Create(job_.model.backend(), std::move(fit), std::move(held_out), {}));
+                      Solver::Create(job_.model.backend(), std::move(fit), std::move(held_out), solve));
   const int threads = job_.model.backend().capabilities().threads, first = job_.split + 1;
   for (int layer = first; layer < job_.key.layers; layer += threads) {
     const int end = std::min(layer + threads, job_.key.layers);

@@ -46,6 +46,7 @@ struct FitOptions {
   bool weigh_rows = true;      // by what later rows attend to them
   int mixture = 8;             // maps per layer; 1: one for all rows
   bool previous_row = true;    // h_S of the row before is an input too
+  bool normalise = true;       // inputs are divided by their root mean square
   uint64_t seed = 7;           // of the mixture's clusters
   // Times the median norm of h_S over the rows; rows beyond are outliers.
   float outlier_ratio = 3.0f;

@@ -105,6 +105,13 @@ Samples MakeSamples(absl::Span<const RowFile* const> files, int split, float thr
   return out;
 }
 
+void Normalise(int64_t hidden, Samples& samples) {
+  for (auto at = samples.x.begin(); at != samples.x.end(); at += hidden) {
+    Eigen::Map<Eigen::VectorXf> x(&*at, hidden);
+    x /= std::sqrt(x.squaredNorm() / static_cast<float>(hidden) + ridge::kInputEpsilon);
+  }
+}
+
 void SortByMap(const ridge::Gate& gate, Samples& samples) {
   const int64_t maps = static_cast<int64_t>(gate.bias.size());
   const int64_t rows = static_cast<int64_t>(samples.rows.size()), n = samples.inputs;

@@ -29,6 +29,8 @@ float OutlierThreshold(absl::Span<const RowFile* const> files, int split, float 
 
 // All rows that are no outliers, as one map.
 Samples MakeSamples(absl::Span<const RowFile* const> files, int split, float threshold, bool previous_row);
+// Divides each row of h_S by its root mean square, the previous row's apart.
+void Normalise(int64_t hidden, Samples& samples);
 // Puts them in the order of a gate's choice.
 void SortByMap(const ridge::Gate& gate, Samples& samples);
 

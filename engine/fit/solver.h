@@ -20,7 +20,7 @@ struct SolveOptions {
   // Times trace(Gc) / inputs, the mean variance sum of an input.
   std::vector<double> penalties = {3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1};
   // Of a mixture's differences, times the same.
-  std::vector<double> shrinkages = {1e-3, 3e-3, 1e-2, 3e-2, 1e-1};
+  std::vector<double> shrinkages = {1e-3, 5e-3, 2e-2, 1e-1};
   // Coarser mixtures on the way from one map to all of them, coarsest first: by map, the group that it is in.
   // Each map is shrunk towards its group's. Maps of one group are in one group of the coarser mixture too.
   std::vector<std::vector<int>> groups;

@@ -23,6 +23,7 @@ absl::StatusOr<ridge::MapSetManifest> SplitFitter::Run() {
   manifest_.dtype = options.dtype;
   manifest_.mixture = options.mixture;
   manifest_.previous_row = options.previous_row;
+  manifest_.normalised = options.normalise;
   manifest_.tail_default = options.tail_default;
   manifest_.tail_minimum = options.tail_minimum;
   manifest_.min_bulk = options.min_bulk;
@@ -46,6 +47,10 @@ absl::Status SplitFitter::Solve() {
   Samples fit = MakeSamples(job_.fit, job_.split, manifest_.outlier_threshold, options.previous_row);
   Samples held_out =
       MakeSamples(job_.held_out, job_.split, manifest_.outlier_threshold, options.previous_row);
+  if (options.normalise) {
+    Normalise(job_.key.hidden, fit);
+    Normalise(job_.key.hidden, held_out);
+  }
   manifest_.fit_rows = static_cast<int64_t>(fit.rows.size());
   SolveOptions solve;
   if (options.mixture > 1) {

@@ -116,6 +116,9 @@ absl::Status ParseModel(const Json& json, MapSetManifest& m) {
   return absl::OkStatus();
 }
 
+// What builds that know version 1 alone would fill wrongly.
+bool IsVersion2(const MapSetManifest& m) { return m.mixture > 1 || m.previous_row || m.normalised; }
+
 absl::Status ParseUse(const Json& json, MapSetManifest& m) {
   RF_ASSIGN_OR_RETURN(m.folded, formats::GetBool(json, "folded"));
   RF_ASSIGN_OR_RETURN(m.dtype, GetText(json, "dtype"));
@@ -126,8 +129,12 @@ absl::Status ParseUse(const Json& json, MapSetManifest& m) {
   if (formats::HasJson(json, "previous_row")) {
     RF_ASSIGN_OR_RETURN(m.previous_row, formats::GetBool(json, "previous_row"));
   }
-  if (!m.folded && (m.mixture > 1 || m.previous_row)) {
-    return Refuse("MAPS_MANIFEST", "only folded maps may be a mixture or take the previous row");
+  if (formats::HasJson(json, "normalised")) {
+    RF_ASSIGN_OR_RETURN(m.normalised, formats::GetBool(json, "normalised"));
+  }
+  if (!m.folded && IsVersion2(m)) {
+    return Refuse("MAPS_MANIFEST",
+                  "only folded maps may be a mixture, take the previous row or normalise their inputs");
   }
   RF_ASSIGN_OR_RETURN(m.tail_default, GetIntInOr(json, "tail/default", 1, kMaxDimension, m.tail_default));
   RF_ASSIGN_OR_RETURN(m.tail_minimum, GetIntInOr(json, "tail/minimum", 1, kMaxDimension, m.tail_minimum));
@@ -196,7 +203,7 @@ absl::StatusOr<ParsedManifest> ParseManifest(absl::string_view text) {
 }
 
 std::string ManifestText(const MapSetManifest& m, const std::map<std::string, std::string>& files) {
-  Json json = {{"format_version", m.mixture > 1 || m.previous_row ? 2 : 1},
+  Json json = {{"format_version", IsVersion2(m) ? 2 : 1},
                {"model",
                 {{"name", m.model.name},
                  {"arch", m.model.arch},
@@ -216,6 +223,7 @@ std::string ManifestText(const MapSetManifest& m, const std::map<std::string, st
                {"files", files}};
   if (m.mixture > 1) json["mixture"] = m.mixture;
   if (m.previous_row) json["previous_row"] = true;
+  if (m.normalised) json["normalised"] = true;
   for (const LayerReport& r : m.report) json["report"].push_back(ReportJson(r));
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -33,9 +33,11 @@ struct MapSetManifest {
   int split = 0;
   bool folded = true;
   std::string dtype = "bf16";  // "bf16" or "int8"
-  // Folded sets only: maps per layer, one for each cluster of rows, and whether the row before is an input.
+  // Folded sets only: maps per layer, one for each cluster of rows, whether the row before is an input, and
+  // whether inputs are divided by their root mean square first.
   int mixture = 1;
   bool previous_row = false;
+  bool normalised = false;
   int tail_default = 512, tail_minimum = 64;
   int min_bulk = 512;
   float outlier_ratio = 3.0f;      // times the calibration median ...
@@ -64,6 +66,8 @@ struct Gate {
 };
 
 // Columns of a map.
+// Within the root of normalised inputs: mean(x^2) + kInputEpsilon.
+inline constexpr float kInputEpsilon = 1e-6f;
 inline int64_t MapInputs(const MapSetManifest& m) { return int64_t{m.hidden} * (m.previous_row ? 2 : 1); }
 
 class MapSet {

@@ -43,6 +43,7 @@ absl::Status FillPass::AllocateInputs(int64_t max_rows) {
   const DType activation = backend.capabilities().activation_dtype;
   const int64_t d = m.hidden;
   RF_ASSIGN_OR_RETURN(input_, backend.Allocate(activation, {max_rows, d}));
+  if (m.normalised) RF_RETURN_IF_ERROR(MakeOnes(d));
   if (!m.folded) {
     RF_ASSIGN_OR_RETURN(mapped_, backend.Allocate(activation, {max_rows, d}));
   }
@@ -58,6 +59,15 @@ absl::Status FillPass::AllocateInputs(int64_t max_rows) {
     RF_ASSIGN_OR_RETURN(ordered_previous_, backend.Allocate(DType::kF32, {max_rows, d}));
   }
   return absl::OkStatus();
+}
+
+absl::Status FillPass::MakeOnes(int64_t count) {
+  kernels::Backend& backend = model_.backend();
+  RF_ASSIGN_OR_RETURN(ones_, backend.Allocate(DType::kF32, {count}));
+  const std::vector<float> ones(count, 1.0f);
+  const auto stream = backend.NewStream();
+  RF_RETURN_IF_ERROR(backend.CopyFromHost(*stream, HostBytes(absl::MakeConstSpan(ones)), ones_.view()));
+  return backend.Synchronize(*stream);
 }
 
 absl::Status FillPass::Run(kernels::Stream& stream, const Args& args) {
@@ -97,21 +107,26 @@ absl::Status FillPass::Prepare(kernels::Stream& stream, const Rows& rows) {
   order_.clear();
   group_ends_ = {rows.hidden.dim(0)};
   if (maps_ == nullptr) return absl::OkStatus();
-  kernels::Backend& backend = model_.backend();
   inputs_.hidden = input_.view().Rows(0, rows.hidden.dim(0));
-  RF_RETURN_IF_ERROR(backend.Cast(stream, {rows.hidden, inputs_.hidden}));
+  RF_RETURN_IF_ERROR(Input(stream, rows.hidden, inputs_.hidden));
   TensorView previous = rows.previous;
   if (maps_->manifest().mixture > 1) {
     RF_RETURN_IF_ERROR(Group(stream, inputs_.hidden));
     RF_ASSIGN_OR_RETURN(hidden_, Ordered(stream, rows.hidden, ordered_hidden_));
-    RF_RETURN_IF_ERROR(backend.Cast(stream, {hidden_, inputs_.hidden}));
+    RF_RETURN_IF_ERROR(Input(stream, hidden_, inputs_.hidden));
     if (needs_previous()) {
       RF_ASSIGN_OR_RETURN(previous, Ordered(stream, rows.previous, ordered_previous_));
     }
   }
   if (!needs_previous()) return absl::OkStatus();
   inputs_.previous = previous_.view().Rows(0, rows.hidden.dim(0));
-  return backend.Cast(stream, {previous, inputs_.previous});
+  return Input(stream, previous, inputs_.previous);
+}
+
+absl::Status FillPass::Input(kernels::Stream& stream, const TensorView& x, const TensorView& input) {
+  kernels::Backend& backend = model_.backend();
+  if (!maps_->manifest().normalised) return backend.Cast(stream, {x, input});
+  return backend.RmsNorm(stream, {x, ones_.view(), ridge::kInputEpsilon, input});
 }
 
 // Which map each row takes: waits for the scores.

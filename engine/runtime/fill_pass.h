@@ -61,6 +61,9 @@ class FillPass {
                                                         const ridge::DeviceMaps* maps, int split,
                                                         int64_t max_rows);
   absl::Status AllocateInputs(int64_t max_rows);
+  // A map's input of h_S, in the activation dtype.
+  absl::Status Input(kernels::Stream& stream, const kernels::TensorView& x, const kernels::TensorView& input);
+  absl::Status MakeOnes(int64_t count);
   absl::Status Prepare(kernels::Stream& stream, const Rows& rows);
   absl::Status Group(kernels::Stream& stream, const kernels::TensorView& hidden);
   absl::StatusOr<kernels::TensorView> Ordered(kernels::Stream& stream, const kernels::TensorView& x,
@@ -85,6 +88,7 @@ class FillPass {
   kernels::Tensor index_;                              // i32 [max_rows]
   kernels::Tensor scores_;                             // f32 [max_rows, mixture]
   kernels::Tensor ordered_hidden_, ordered_previous_;  // f32 [max_rows, d]
+  kernels::Tensor ones_;                               // f32 [d], of normalised inputs
   kernels::Tensor input_, previous_;                   // activation dtype [max_rows, d]: what the maps take
   kernels::Tensor mapped_;  // [max_rows, d]: a late layer's normed input, unfolded maps only
   kernels::Tensor kv_;      // activation dtype [max_rows, 2 * kv_width]

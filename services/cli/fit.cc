@@ -158,6 +158,10 @@ void AddSolveFlags(CLI::App& command, fit::FitOptions& options) {
       ->capture_default_str()
       ->type_name("N")
       ->group(group);
+  command.add_option("--normalise", options.normalise, "Divide inputs by their root mean square")
+      ->capture_default_str()
+      ->type_name("BOOL")
+      ->group(group);
   command.add_option("--previous_row", options.previous_row, "Take the row before as a second input")
       ->capture_default_str()
       ->type_name("BOOL")

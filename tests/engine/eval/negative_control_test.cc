@@ -91,7 +91,7 @@ class NegativeControlTest : public testing::Test {
     options.splits = {split};
     options.rows = 6 * 1024;
     // Plain ridge: maps whose rows are easily moved about, and whose K lies nearest to the exact K.
-    options.mixture = 1, options.previous_row = false, options.weigh_rows = false;
+    options.mixture = 1, options.previous_row = false, options.normalise = false, options.weigh_rows = false;
     options.held_out_documents = 1;
     options.out = absl::StrCat(shared_->folder, "/fitted_", split);
     const auto fitted = fit::FitMaps(*shared_->lm.model, shared_->lm.identity, shared_->calibration, options);

@@ -38,7 +38,7 @@ class QualityTest : public testing::Test {
   // One ridge of one row without weights, as the reference's.
   static fit::FitOptions Plain() {
     fit::FitOptions options;
-    options.mixture = 1, options.previous_row = false, options.weigh_rows = false;
+    options.mixture = 1, options.previous_row = false, options.normalise = false, options.weigh_rows = false;
     return options;
   }
 

@@ -256,7 +256,7 @@ TEST_F(FitTest, FitsBetterThanIdentityAndStoresItsReport) {
   FitOptions options = Options("maps");
   options.rows = 7 * kLonger;
   // The fewest parameters: random text has 700 rows to learn from, and nothing that attention would look for.
-  options.mixture = 1, options.previous_row = false, options.weigh_rows = false;
+  options.mixture = 1, options.previous_row = false, options.normalise = false, options.weigh_rows = false;
   std::vector<std::string> stages;
   FitOptions watched = options;
   watched.progress = [&](const FitProgress& p) {

@@ -59,6 +59,7 @@ class MapSetTest : public testing::Test {
     MapSetManifest m = Manifest(true, dtype);
     m.mixture = 3;
     m.previous_row = true;
+    m.normalised = true;
     return m;
   }
   static Gate SomeGate(const MapSetManifest& m) {
@@ -138,6 +139,7 @@ TEST_F(MapSetTest, ComesBackAsWritten) {
     EXPECT_EQ(got.report[1].k_residual, 0.2);
     EXPECT_EQ(got.mixture, 1);
     EXPECT_FALSE(got.previous_row);
+    EXPECT_FALSE(got.normalised);
     EXPECT_EQ(ReadManifest()["format_version"], 1) << "older builds read what they can";
     EXPECT_EQ(got.digest, base::Sha256HexOfFile(ManifestPath()).value());
     for (const LayerMap& map : Maps(want)) {
@@ -162,6 +164,7 @@ TEST_F(MapSetTest, AMixtureComesBackWithItsGate) {
     ASSERT_TRUE(set.ok()) << set.status();
     EXPECT_EQ((*set)->manifest().mixture, 3);
     EXPECT_TRUE((*set)->manifest().previous_row);
+    EXPECT_TRUE((*set)->manifest().normalised);
     EXPECT_EQ(ReadManifest()["format_version"], 2);
     const auto gate = (*set)->ReadGate();
     ASSERT_TRUE(gate.ok()) << gate.status();

@@ -136,8 +136,8 @@ class Plain {
     kernels::Tensor x = New(dtype, 1, m.hidden), before = New(dtype, 1, m.hidden);
     kernels::Tensor kv = New(m.previous_row ? DType::kF32 : dtype, 1, 2LL * model_.config().kv_width());
     kernels::Tensor exact = New(dtype, 1, 2LL * model_.config().kv_width());
-    Ok(backend_.Cast(*stream_, {hidden.Rows(row, 1), x.view()}));
-    Ok(backend_.Cast(*stream_, {hidden.Rows(ridge::PreviousRow(row, after_outlier), 1), before.view()}));
+    MapInput(m, hidden.Rows(row, 1), x.view());
+    MapInput(m, hidden.Rows(ridge::PreviousRow(row, after_outlier), 1), before.view());
     const int map = m.mixture == 1 ? 0 : BestMap(fill, x.view());
     Ok(model_.ProjectKv(*stream_, *workspace_, m.split, hidden.Rows(row, 1), exact.view()));
     Ok(model_.WriteKv(*stream_, m.split, exact.view(), *batch, *cache_));
@@ -145,6 +145,13 @@ class Plain {
       Ok(fill.maps->Apply(*stream_, layer, map, {x.view(), before.view()}, kv.view()));
       Ok(model_.WriteKv(*stream_, layer, kv.view(), *batch, *cache_));
     }
+  }
+  void MapInput(const ridge::MapSetManifest& m, const TensorView& hidden, const TensorView& x) {
+    if (!m.normalised) return Ok(backend_.Cast(*stream_, {hidden, x}));
+    const std::vector<float> host(m.hidden, 1);
+    kernels::Tensor ones = Ok(backend_.Allocate(DType::kF32, {m.hidden}));
+    Ok(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(host)), ones.view()));
+    Ok(backend_.RmsNorm(*stream_, {hidden, ones.view(), ridge::kInputEpsilon, x}));
   }
   int BestMap(const PlainFill& fill, const TensorView& x) {
     kernels::Tensor scores = New(DType::kF32, 1, fill.maps->manifest().mixture);
@@ -237,6 +244,7 @@ std::unique_ptr<ridge::DeviceMaps> TinyModel::RandomMaps(int split, float outlie
   manifest.outlier_threshold = outlier_threshold;
   manifest.mixture = folded ? 3 : 1;
   manifest.previous_row = folded;
+  manifest.normalised = folded;
   base::Rng rng(split);
   const auto random = [&](int64_t count) {
     std::vector<float> values(count);

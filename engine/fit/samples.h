@@ -29,7 +29,7 @@ float OutlierThreshold(absl::Span<const RowFile* const> files, int split, float 
 
 // All rows that are no outliers, as one map.
 Samples MakeSamples(absl::Span<const RowFile* const> files, int split, float threshold, bool previous_row);
-// Puts them in the order of a gate's choice.
+// Puts them in the order of a gate's choice, in place.
 void SortByMap(const ridge::Gate& gate, Samples& samples);
 
 // One late layer's targets of some rows, K then V: [n, 2 * kv_width].

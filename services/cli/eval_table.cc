@@ -35,7 +35,7 @@ std::string Cell(const Record& r) {
 }
 
 // "ridge", "attention 0.10": the fill, or how and how much of the bulk QUALITY selects.
-std::string Run(const Record& r) {
+std::string RunName(const Record& r) {
   const std::string selection = Text(r, "selection");
   if (selection.empty() || selection == "none") return Text(r, "fill");
   return r.contains("share") ? absl::StrFormat("%s %.3g", selection, r["share"].get<double>()) : selection;
@@ -102,7 +102,7 @@ void EvalTable::Add(const Record& record) {
   }
   const std::string figure = Text(record, "figure");
   std::fprintf(stderr, "%-8s %-14s %5s %6s %5s  %-24s %4s  %-29s %s\n", Text(record, "mode").c_str(),
-               Run(record).c_str(), Text(record, "split").c_str(), Text(record, "length").c_str(),
+               RunName(record).c_str(), Text(record, "split").c_str(), Text(record, "length").c_str(),
                Text(record, "tail").c_str(), Cell(record).c_str(),
                Text(record, record.contains("items") ? "items" : "documents").c_str(),
                Interval(record, figure == "dnll").c_str(), Details(record).c_str());

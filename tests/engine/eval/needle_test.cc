@@ -205,7 +205,7 @@ TEST_P(NeedleTest, PlacesLinesWhereVocabulariesMergeAcrossThem) {
   std::filesystem::remove_all(folder);
   const auto pair = merging->Encode("\",\n\"", {.add_special = false, .parse_special = false}).value();
   ASSERT_THAT(pair, SizeIs(2)) << "the mark with its line break, and what follows";
-  for (const auto& [length, tail] : {std::pair{1024, 512}, {4096, 1024}}) {
+  for (const auto& [length, tail] : {std::pair<int, int>{1024, 512}, std::pair<int, int>{8192, 768}}) {
     const NeedleOptions options = Options(length, tail);
     const auto items = MakeNeedles(*merging, *text_, options);
     ASSERT_TRUE(items.ok()) << items.status();

@@ -140,7 +140,7 @@ TEST(Plot, NamesTheLineAndTheFieldThatItCannotDraw) {
                 r["measure"] = "splice", r["window"] = "tail", r["layers"] = 1, r["half"] = "k";
               }),
               HasSubstr("field kl"));
-  EXPECT_THAT(refused([](Record& r) { r["measure"] = "nll", r["by_distance"] = {1}; }),
+  EXPECT_THAT(refused([](Record& r) { r["measure"] = "nll", r["by_distance"] = Record::array({1}); }),
               HasSubstr("field by_distance/mean"));
 }
 

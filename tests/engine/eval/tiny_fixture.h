@@ -20,6 +20,13 @@
 
 namespace ridgefill::eval {
 
+// Of random folded maps.
+struct MapKind {
+  int mixture = 1;
+  bool previous_row = false;
+};
+inline constexpr MapKind kMapKinds[] = {{1, false}, {1, true}, {3, false}, {3, true}};
+
 class TinyFixture : public testing::Test {
  public:
   ~TinyFixture() override { std::filesystem::remove_all(folder_); }
@@ -69,11 +76,6 @@ class TinyFixture : public testing::Test {
     EXPECT_TRUE(ridge::SaveMapSet(folder, manifest, maps).ok());
     return ridge::DeviceMaps::Load(*ridge::MapSet::Load(folder).value(), *backend_).value();
   }
-  struct MapKind {
-    int mixture = 1;
-    bool previous_row = false;
-  };
-  static constexpr MapKind kMapKinds[] = {{1, false}, {1, true}, {3, false}, {3, true}};
 
   std::unique_ptr<ridge::DeviceMaps> RandomMaps(const MapKind& kind = {}) const {
     return ridge::DeviceMaps::Load(*RandomSet(kind), *backend_).value();

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -19,6 +20,19 @@ namespace {
 absl::Status FileError(absl::string_view path, absl::string_view what) {
   return base::Error(absl::StatusCode::kInvalidArgument, "EVAL_FILE",
                      absl::StrCat(path, ": cannot ", what, ": ", std::strerror(errno)));
+}
+
+bool HasKey(const Record& line) {
+  return line.is_object() && line.contains("key") && line["key"].is_string();
+}
+
+// A line without its end that a killed process of ours may have left. As the only line of a file it must
+// really have been cut: a whole object there is someone else's.
+bool IsCutShort(const std::string& line, bool only) {
+  constexpr absl::string_view kBegin = "{\"key\":\"";
+  const size_t common = std::min(line.size(), kBegin.size());
+  if (absl::string_view(line).substr(0, common) != kBegin.substr(0, common)) return false;
+  return !only || !Record::accept(line);
 }
 
 }  // namespace
@@ -43,20 +57,23 @@ JsonLog::~JsonLog() {
 absl::Status JsonLog::Read() {
   RF_ASSIGN_OR_RETURN(const std::string bytes, base::ReadFile(path_));
   size_t begin = 0;
-  for (int number = 1;; ++number) {
+  int number = 1;
+  const auto damaged = [&] {
+    return base::Error(absl::StatusCode::kDataLoss, "EVAL_FILE_DAMAGED",
+                       absl::StrCat(path_, ": line ", number, " is not a JSON object with a key"));
+  };
+  for (;; ++number) {
     const size_t end = bytes.find('\n', begin);
     if (end == std::string::npos) break;
     Record line = Record::parse(bytes.begin() + static_cast<ptrdiff_t>(begin),
                                 bytes.begin() + static_cast<ptrdiff_t>(end), nullptr,
                                 /*allow_exceptions=*/false);
-    if (!line.is_object() || !line.contains("key") || !line["key"].is_string()) {
-      return base::Error(absl::StatusCode::kDataLoss, "EVAL_FILE_DAMAGED",
-                         absl::StrCat(path_, ": line ", number, " is not a JSON object with a key"));
-    }
+    if (!HasKey(line)) return damaged();
     std::string key = line["key"].get<std::string>();
     lines_[std::move(key)] = std::move(line);
     begin = end + 1;
   }
+  if (begin < bytes.size() && !IsCutShort(bytes.substr(begin), number == 1)) return damaged();
   if (begin < bytes.size() && ftruncate(file_, static_cast<off_t>(begin)) != 0) {
     return FileError(path_, "drop a line that was cut short");
   }

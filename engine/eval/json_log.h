@@ -1,9 +1,9 @@
 // A file of JSON lines that grows as results come, each under a key: a run that was killed finds there what
-// it had done. A last line that was cut short is dropped.
+// it had done. A last line that was cut short is dropped when it begins as one of ours.
 //
-// Not thread-safe; one process at a time has a file open (FAILED_PRECONDITION, EVAL_FILE_IN_USE). A line that
-// is whole but no JSON object with a key is DATA_LOSS (EVAL_FILE_DAMAGED) with its number: nothing is thrown
-// away that someone may have meant.
+// Not thread-safe; one process at a time has a file open (FAILED_PRECONDITION, EVAL_FILE_IN_USE). Any other
+// line that is no JSON object with a key is DATA_LOSS (EVAL_FILE_DAMAGED) with its number: nothing is thrown
+// away that someone may have meant, and no other file is taken for ours.
 #pragma once
 
 #include <memory>

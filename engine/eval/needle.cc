@@ -19,7 +19,7 @@ constexpr size_t kLeastSentences = 100;
 constexpr int64_t kLeastPad = 16;  // tokens of the last unit, which brings an item to its length
 constexpr int kPadTries = 8;
 constexpr double kGolden = 0.6180339887498949;  // multiples of it spread evenly over [0, 1), however many
-// Tokens between lines and the tail's first row: text counted in pieces may come out a little longer or
+// Tokens between lines and the tail's first row: text counted piece by piece may come out a little longer or
 // shorter.
 constexpr int64_t kMargin = 8;
 
@@ -70,6 +70,13 @@ class NeedleMaker {
     RF_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, Encode(text));
     return static_cast<int64_t>(ids.size());
   }
+  // Tokens that a piece of haystack adds: behind a piece that ends as it does, as many vocabularies merge
+  // marks with the line break that follows them.
+  absl::StatusOr<int64_t> Added(const std::string& piece) const {
+    RF_ASSIGN_OR_RETURN(const int64_t one, Count(piece));
+    RF_ASSIGN_OR_RETURN(const int64_t two, Count(absl::StrCat(piece, piece)));
+    return two - one;
+  }
   absl::StatusOr<std::vector<int32_t>> Prompt(const std::string& haystack) const {
     const tokenizer::ChatMessage message = {"user", absl::StrCat(text_.before, haystack, text_.after)};
     RF_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer_.EncodeChat({&message, 1}));
@@ -100,7 +107,18 @@ class NeedleMaker {
     front_ = before.end;
     prompt_tokens_ = options_.length - static_cast<int64_t>(answer_.size());
     room_ = prompt_tokens_ - static_cast<int64_t>(empty.size());
-    return absl::OkStatus();
+    return CheckTail();
+  }
+
+  // Also an item that comes out a little short has a row of bulk.
+  absl::Status CheckTail() const {
+    const int64_t most = prompt_tokens_ - kLengthSlack - 1;
+    if (options_.tail >= 1 && options_.tail <= most) return absl::OkStatus();
+    const std::string what =
+        absl::StrCat("a ", std::string(Name(options_.task)), " needle of ", options_.length, " tokens");
+    if (most < 1) return Refuse("EVAL_LENGTH", absl::StrCat(what, " has no room for its text"));
+    return Refuse("EVAL_WINDOWS", absl::StrCat("tail must be in [1, ", most, "] to leave bulk in ", what,
+                                               ", got ", options_.tail));
   }
 
   // Rows that hold `part`, which occurs once in the text of `ids`.
@@ -125,14 +143,14 @@ class NeedleMaker {
     int64_t lines = 0;
     std::vector<Piece> hidden;
     for (const std::string& line : text_.lines) {
-      RF_ASSIGN_OR_RETURN(const int64_t tokens, Count(line));
+      RF_ASSIGN_OR_RETURN(const int64_t tokens, Added(line));
       hidden.push_back({line, tokens, true});
       lines += tokens;
     }
     int64_t left = room_ - lines;
     for (;;) {
       std::string unit = text_.next_unit();
-      RF_ASSIGN_OR_RETURN(const int64_t tokens, Count(unit));
+      RF_ASSIGN_OR_RETURN(const int64_t tokens, Added(unit));
       if (left - tokens < kLeastPad) break;
       left -= tokens;
       pieces_.push_back({std::move(unit), tokens, false});

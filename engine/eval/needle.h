@@ -58,7 +58,7 @@ struct NeedleOptions {
 inline constexpr int64_t kLengthSlack = 4;
 
 // `text`: prose, cut into the sentences that hide the lines. INVALID_ARGUMENT: EVAL_TEXT when it has too few
-// plain sentences, EVAL_LENGTH when question and lines do not fit.
+// plain sentences, EVAL_WINDOWS when the tail leaves no bulk, EVAL_LENGTH when question and lines do not fit.
 absl::StatusOr<std::vector<NeedleItem>> MakeNeedles(const tokenizer::Tokenizer& tokenizer,
                                                     absl::string_view text, const NeedleOptions& options);
 

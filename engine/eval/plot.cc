@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <iterator>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -109,24 +111,105 @@ Point PointOf(const std::string& x, const Record& figures) {
 std::string RunName(const Record& r) {
   if (Text(r, "mode") == "EXACT") return "exact";
   const std::string selection = Text(r, "selection");
-  return selection == "none" ? Text(r, "fill") : absl::StrCat(Text(r, "fill"), ", ", selection);
+  if (selection == "none") return Text(r, "fill");
+  const double share = r.contains("share") && r["share"].is_number() ? r["share"].get<double>() : 0;
+  return absl::StrFormat("%s, %s %.3g", Text(r, "fill"), selection, share);
+}
+
+// What records of one chart agree in beside its name.
+std::string Agreed(const Record& r, std::initializer_list<const char*> more) {
+  std::string out;
+  for (const char* key : {"model", "weights", "maps"}) absl::StrAppend(&out, Text(r, key), "\n");
+  for (const char* key : more) absl::StrAppend(&out, Text(r, key), "\n");
+  return out;
+}
+
+std::string NoteOf(const Record& r) {
+  std::string out = absl::StrCat("maps ", Text(r, "maps"));
+  if (r.contains("documents_digest")) absl::StrAppend(&out, ", documents ", Text(r, "documents_digest"));
+  if (r.contains("seed")) absl::StrAppend(&out, ", seed ", Text(r, "seed"));
+  return out;
+}
+
+// The first field that a chart needs and that is not there or of another type; "" when all is well.
+std::string BadName(const Record& r, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (!r.contains(name) || !(r[name].is_string() || r[name].is_number())) return name;
+  }
+  return "";
+}
+
+std::string BadFigures(const Record& figures) {
+  if (!figures.is_object()) return "mean";
+  for (const char* name : {"mean", "low", "high"}) {
+    if (!figures.contains(name) || !figures[name].is_number()) return name;
+  }
+  return "";
+}
+
+std::string BadBuckets(const Record& r, const char* name, std::initializer_list<const char*> edges) {
+  if (!r.contains(name) || !r[name].is_array()) return name;
+  for (const Record& bucket : r[name]) {
+    std::string bad = bucket.is_object() ? BadName(bucket, edges) : "";
+    const bool empty = bad.empty() && bucket.is_object() && bucket.contains("items") && bucket["items"] == 0;
+    if (bad.empty() && !empty) bad = BadFigures(bucket);
+    if (!bad.empty()) return absl::StrCat(name, "/", bad);
+  }
+  return "";
+}
+
+std::string BadField(const Record& r) {
+  const std::string measure = Text(r, "measure");
+  const bool nll = measure == "nll" && r.contains("by_distance"), needle = measure == "needle";
+  const bool splice = measure == "splice" && Text(r, "half") != "k_less_v";
+  if (!nll && !needle && !splice) return "";
+  std::string bad = BadName(r, {"model", "split", "mode", "fill", "selection", "tail", "length"});
+  if (!bad.empty()) return bad;
+  if (nll) return BadBuckets(r, "by_distance", {"from"});
+  if (splice) {
+    bad = BadName(r, {"window", "layers", "half"});
+    if (bad.empty() && (!r.contains("kl") || !BadFigures(r["kl"]).empty())) bad = "kl";
+    return bad;
+  }
+  bad = BadName(r, {"task", "evidence"});
+  if (bad.empty()) bad = BadFigures(r);
+  return bad.empty() ? BadBuckets(r, "by_depth", {"from", "to", "items"}) : bad;
 }
 
 // Charts by name, in the order in which they come.
 class Charts {
  public:
-  void Add(const std::string& name, const Chart& head, const std::string& series, const Point& point) {
-    auto chart = std::find_if(charts_.begin(), charts_.end(), [&](const auto& c) { return c.first == name; });
-    if (chart == charts_.end()) chart = charts_.insert(charts_.end(), {name, head});
+  struct Key {
+    std::string name, agreed;
+    bool operator==(const Key&) const = default;
+  };
+  void Add(const Key& key, const Chart& head, const std::string& series, const Point& point) {
+    auto chart = std::find_if(charts_.begin(), charts_.end(), [&](const auto& c) { return c.first == key; });
+    if (chart == charts_.end()) chart = charts_.insert(charts_.end(), {key, head});
     auto& all = chart->second.series;
     auto found = std::find_if(all.begin(), all.end(), [&](const Series& s) { return s.name == series; });
     if (found == all.end()) found = all.insert(all.end(), {series, {}});
-    found->points.push_back(point);
+    auto& points = found->points;
+    const auto same =
+        std::find_if(points.begin(), points.end(), [&](const Point& p) { return p.x == point.x; });
+    if (same == points.end()) {
+      points.push_back(point);
+    } else {
+      *same = point;
+    }
   }
-  std::vector<std::pair<std::string, Chart>> Take() { return std::move(charts_); }
+  std::vector<std::pair<std::string, Chart>> Take() {
+    std::vector<std::pair<std::string, Chart>> out;
+    std::map<std::string, int> named;
+    for (auto& [key, chart] : charts_) {
+      const int number = ++named[key.name];
+      out.emplace_back(number == 1 ? key.name : absl::StrCat(key.name, "-", number), std::move(chart));
+    }
+    return out;
+  }
 
  private:
-  std::vector<std::pair<std::string, Chart>> charts_;
+  std::vector<std::pair<Key, Chart>> charts_;
 };
 
 void AddDistances(const Record& r, Charts& charts) {
@@ -135,10 +218,13 @@ void AddDistances(const Record& r, Charts& charts) {
   const Chart head = {absl::StrCat("Loss by distance from the bulk: ", Text(r, "model"), ", ", setting),
                       "rows from the tail's first on",
                       "nats per token over exact",
-                      {}};
+                      {},
+                      NoteOf(r)};
+  const Charts::Key key = {
+      absl::StrCat("distance-s", Text(r, "split"), "-t", Text(r, "tail"), "-n", Text(r, "length")),
+      Agreed(r, {"documents_digest", "prompt_tokens"})};
   for (const Record& bucket : r["by_distance"]) {
-    charts.Add(absl::StrCat("distance-s", Text(r, "split"), "-t", Text(r, "tail"), "-n", Text(r, "length")),
-               head, RunName(r), PointOf(absl::StrCat(Text(bucket, "from"), "-"), bucket));
+    charts.Add(key, head, RunName(r), PointOf(absl::StrCat(Text(bucket, "from"), "-"), bucket));
   }
 }
 
@@ -146,16 +232,19 @@ void AddNeedle(const Record& r, Charts& charts) {
   const std::string task = Text(r, "task"), split = Text(r, "split"), evidence = Text(r, "evidence");
   const std::string what =
       absl::StrCat(task, " in the ", evidence, ": ", Text(r, "model"), ", split ", split);
-  charts.Add(absl::StrCat("needle-", task, "-", evidence, "-s", split),
-             {absl::StrCat("Needle, ", what), "tokens", "accuracy", {}}, RunName(r),
-             PointOf(Text(r, "length"), r));
+  const std::string name = absl::StrCat("needle-", task, "-", evidence, "-s", split);
+  const std::string agreed = Agreed(r, {"seed"});
+  charts.Add({name, agreed}, {absl::StrCat("Needle, ", what), "tokens/tail", "accuracy", {}, NoteOf(r)},
+             RunName(r), PointOf(absl::StrCat(Text(r, "length"), "/", Text(r, "tail")), r));
   for (const Record& bucket : r["by_depth"]) {
     if (bucket["items"] == 0) continue;
-    charts.Add(absl::StrCat("needle-", task, "-", evidence, "-s", split, "-n", Text(r, "length")),
-               {absl::StrCat("Needle by depth, ", what, ", ", Text(r, "length"), " tokens"),
+    charts.Add({absl::StrCat(name, "-t", Text(r, "tail"), "-n", Text(r, "length")), agreed},
+               {absl::StrCat("Needle by depth, ", what, ", tail ", Text(r, "tail"), ", ", Text(r, "length"),
+                             " tokens"),
                 "depth of the line, as a share of the prompt",
                 "accuracy",
-                {}},
+                {},
+                NoteOf(r)},
                RunName(r), PointOf(absl::StrCat(Text(bucket, "from"), "-", Text(bucket, "to")), bucket));
   }
 }
@@ -163,12 +252,14 @@ void AddNeedle(const Record& r, Charts& charts) {
 void AddSplice(const Record& r, Charts& charts) {
   if (Text(r, "half") == "k_less_v") return;
   const std::string split = Text(r, "split"), window = Text(r, "window");
-  charts.Add(absl::StrCat("splice-", window, "-s", split, "-n", Text(r, "length")),
+  charts.Add({absl::StrCat("splice-", window, "-s", split, "-t", Text(r, "tail"), "-n", Text(r, "length")),
+              Agreed(r, {"documents_digest", "prompt_tokens", "mode", "fill", "selection", "share"})},
              {absl::StrCat("Filled K, V or both in one late layer, ", window, ": ", Text(r, "model"),
-                           ", split ", split),
+                           ", split ", split, ", tail ", Text(r, "tail"), ", ", RunName(r)),
               "layer",
               "KL from the exact run, nats",
-              {}},
+              {},
+              NoteOf(r)},
              Text(r, "half"), PointOf(Text(r, "layers"), r["kl"]));
 }
 
@@ -180,7 +271,8 @@ std::string ToSvg(const Chart& chart) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" font-family=\"sans-serif\" "
       "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
       kWidth, kHeight);
-  out += Label(kLeft, 22, "start", chart.title);
+  out += Label(kLeft, 20, "start", chart.title);
+  if (!chart.note.empty()) out += Label(kLeft, 34, "start", chart.note);
   out += Label((kLeft + kWidth - kRight) / 2, kHeight - 16, "middle", chart.x_label);
   absl::StrAppendFormat(&out, "<g transform=\"translate(18 %.1f) rotate(-90)\">%s</g>\n", kHeight / 2,
                         Label(0, 0, "middle", chart.y_label));
@@ -206,6 +298,11 @@ absl::StatusOr<std::vector<Record>> ParseRecords(absl::string_view lines) {
     if (!out.back().is_object()) {
       return base::Error(absl::StatusCode::kDataLoss, "EVAL_FILE_DAMAGED",
                          absl::StrCat("line ", out.size(), " is not a JSON object"));
+    }
+    if (const std::string field = BadField(out.back()); !field.empty()) {
+      return base::Error(absl::StatusCode::kDataLoss, "EVAL_FILE_DAMAGED",
+                         absl::StrCat("line ", out.size(), " is no record of a measure: its field ", field,
+                                      " is missing or of another type"));
     }
     lines.remove_prefix(end + 1);
   }

@@ -26,15 +26,19 @@ struct Series {
 struct Chart {
   std::string title, x_label, y_label;
   std::vector<Series> series;  // categories are those of all series, in the order in which they come
+  std::string note = "";       // what else was the same for all, under the title
 };
 
 std::string ToSvg(const Chart& chart);
 
-// Whole lines of a file of records. DATA_LOSS (EVAL_FILE_DAMAGED) names one that is no JSON object.
+// Whole lines of a file of records. DATA_LOSS (EVAL_FILE_DAMAGED) names one that is no JSON object, or a
+// field that a chart needs and that is not there or of another type.
 absl::StatusOr<std::vector<Record>> ParseRecords(absl::string_view lines);
 
 // File name without ending, and chart: those for which there are records. Records of one chart agree in
-// model, split, tail and length; series are modes and fills.
+// model, maps, split, tail, length and documents (needles by length: in all but tail and length, which are
+// the categories); series are fills, selections and their shares. Of several records of one point the last
+// counts. Charts that differ only in what their names do not say are numbered: "-2", "-3".
 std::vector<std::pair<std::string, Chart>> ChartsOf(absl::Span<const Record> records);
 
 }  // namespace ridgefill::eval

@@ -61,7 +61,7 @@ absl::Status CheckDocuments(absl::Span<const std::vector<int32_t>> documents, ab
   }
   if (tails.empty()) return refuse("EVAL_WINDOWS", "no tail to evaluate");
   for (int64_t tail : tails) {
-    if (tail >= 2 && continuation >= 1 && tail + continuation < tokens) continue;
+    if (tail >= 2 && continuation >= 1 && tail < tokens - continuation) continue;
     return refuse("EVAL_WINDOWS",
                   absl::StrCat("tail (", tail, ", at least 2) and continuation (", continuation,
                                ", at least 1) must leave bulk in documents of ", tokens, " tokens"));

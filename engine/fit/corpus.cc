@@ -24,9 +24,11 @@ absl::Status AddFile(const tokenizer::Tokenizer& tokenizer, const std::string& p
   const auto ids = tokenizer.Encode(text, {.add_special = false, .parse_special = false});
   if (!ids.ok()) return base::WithContext(ids.status(), path);
   const int64_t tokens = static_cast<int64_t>(ids->size());
+  const std::string digest = base::Sha256Hex(text);
   for (int64_t begin = 0; begin + document_tokens <= tokens; begin += document_tokens) {
     out.push_back({std::filesystem::path(path).filename().string(), begin,
-                   std::vector<int32_t>(ids->begin() + begin, ids->begin() + begin + document_tokens)});
+                   std::vector<int32_t>(ids->begin() + begin, ids->begin() + begin + document_tokens),
+                   digest});
   }
   return absl::OkStatus();
 }

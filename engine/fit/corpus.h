@@ -15,6 +15,7 @@ struct Document {
   std::string file;   // plain name
   int64_t begin = 0;  // of its first token within the file
   std::vector<int32_t> ids;
+  std::string file_digest = {};  // sha256 of the whole file; empty: unknown
 };
 
 struct CorpusOptions {

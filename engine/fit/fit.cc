@@ -1,8 +1,11 @@
 #include "engine/fit/fit.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <system_error>
@@ -158,6 +161,7 @@ class Fitter {
         tokens = static_cast<int64_t>(documents_[i].ids.size());
       }
       RF_RETURN_IF_ERROR(Take(path, i));
+      own_paths_.push_back(path);
       RF_RETURN_IF_ERROR(Progress(FitStage::kRows, i + 1, wanted, tokens));
     }
     return absl::OkStatus();
@@ -167,6 +171,7 @@ class Fitter {
     RF_ASSIGN_OR_RETURN(DocumentRows rows, collector.Collect(documents_[i].ids));
     rows.corpus = options_.corpus;
     rows.digest = TokensDigest(documents_[i].ids);
+    rows.source = SourceOf(documents_[i]);
     rows.held_out = i < options_.held_out_documents;
     return SaveRows(path, key_, rows);
   }
@@ -185,10 +190,30 @@ class Fitter {
       return base::Error(absl::StatusCode::kFailedPrecondition, "ROWS_OTHER_DOCUMENTS",
                          absl::StrCat(hint, ": it was begun over other documents"));
     }
-    return Add(*std::move(opened));
+    return Add(*std::move(opened), SourceOf(documents_[i]));
   }
 
-  absl::Status Add(std::unique_ptr<RowFile> file) {
+  static RowsSource SourceOf(const Document& document) {
+    return {document.file, document.file_digest, document.begin};
+  }
+
+  // The same tokens of the same file are not taken twice, whatever documents they were cut into.
+  absl::Status CheckOverlap(const RowFile& file, const RowsSource& source) {
+    if (source.digest.empty()) return absl::OkStatus();  // unknown
+    const Piece piece = {source.begin, source.begin + file.tokens(), file.path()};
+    for (const Piece& other : pieces_[source.digest]) {
+      if (piece.end <= other.begin || other.end <= piece.begin) continue;
+      return base::Error(
+          absl::StatusCode::kFailedPrecondition, "ROWS_SAME_TEXT",
+          absl::StrCat(piece.path, ": its tokens [", piece.begin, ", ", piece.end, ") of ", source.file,
+                       " are partly those of ", other.path, " ([", other.begin, ", ", other.end,
+                       ")): text must not be counted twice, nor be fitted where it is held out"));
+    }
+    pieces_[source.digest].push_back(piece);
+    return absl::OkStatus();
+  }
+
+  absl::Status Add(std::unique_ptr<RowFile> file, const RowsSource& source) {
     if (!counted_.insert(file->digest()).second) {
       return base::Error(
           absl::StatusCode::kFailedPrecondition, "ROWS_SAME_DOCUMENTS",
@@ -196,6 +221,7 @@ class Fitter {
                        ": its document is one of this run or of another merged folder, and would "
                        "be counted twice"));
     }
+    RF_RETURN_IF_ERROR(CheckOverlap(*file, source));
     if (corpora_.insert(file->corpus()).second) {
       absl::StrAppend(&corpus_, corpus_.empty() ? "" : " + ", file->corpus());
     }
@@ -219,7 +245,10 @@ class Fitter {
       for (const std::string& path : paths) {
         auto file = RowFile::Open(path);
         absl::Status status = file.ok() ? CheckSameKey(key_, (*file)->key()) : file.status();
-        if (status.ok()) status = Add(*std::move(file));
+        if (status.ok()) {
+          const RowsSource source = (*file)->source();
+          status = Add(*std::move(file), source);
+        }
         if (!status.ok()) return base::WithContext(status, absl::StrCat("cannot merge ", path));
       }
     }
@@ -228,14 +257,18 @@ class Fitter {
 
   absl::Status FitSplits() {
     const int64_t steps = static_cast<int64_t>(options_.splits.size());
+    int64_t layers = 0, solved = 0;  // of all splits, of those that are done
+    for (int split : options_.splits) layers += key_.layers - split - 1;
     for (int64_t i = 0; i < steps; ++i) {
       const int split = options_.splits[i];
       const std::string folder = steps == 1 ? options_.out : absl::StrCat(options_.out, "/split-", split);
       SplitFitter fitter({model_, key_, fit_, held_out_, corpus_, options_, split, folder});
       fitter.progress = [&](FitStage stage, int64_t done, int64_t total) {
+        if (stage == FitStage::kSolve) return Progress(stage, solved + done, layers, 0);
         return Progress(stage, i * total + done, steps * total, 0);
       };
       RF_ASSIGN_OR_RETURN(ridge::MapSetManifest manifest, fitter.Run());
+      solved += key_.layers - split - 1;
       result_.sets.push_back({folder, std::move(manifest)});
     }
     WarnOfFewRows();
@@ -250,11 +283,19 @@ class Fitter {
                                             kRowsPerDimension, " per input dimension) are advised"));
   }
 
+  // What this run wrote or took up; whatever else is in the folder stays, and the folder with it.
   void RemoveRows() {
     files_.clear();
     std::error_code ignored;
-    std::filesystem::remove_all(rows_folder(), ignored);
+    for (const std::string& path : own_paths_) std::filesystem::remove(path, ignored);
+    rmdir(rows_folder().c_str());
   }
+
+  // Of a file of text.
+  struct Piece {
+    int64_t begin = 0, end = 0;  // tokens
+    std::string path;            // of its rows
+  };
 
   const model::Model& model_;
   const std::vector<Document>& documents_;
@@ -262,7 +303,9 @@ class Fitter {
   RowsKey key_;
   std::vector<std::unique_ptr<RowFile>> files_;
   std::vector<const RowFile*> fit_, held_out_;
+  std::vector<std::string> own_paths_;
   std::set<std::string> counted_, corpora_;
+  std::map<std::string, std::vector<Piece>> pieces_;  // by digest of the file of text
   std::string corpus_;
   FitResult result_;
   int64_t tokens_ = 0;

@@ -37,7 +37,8 @@ struct FitOptions {
   int64_t rows = 81920;            // prompt rows to fit on, held-out ones apart; rounded up to documents
   int64_t held_out_documents = 4;  // the corpus's first ones, never fitted
   std::string out;                 // folder of the map set; of several splits: of their folders split-<S>
-  // Where the rows are kept for another run; empty: <out>/rows, removed when the map set is stored.
+  // Where the rows are kept for another run; empty: <out>/rows, where those of this run are removed when the
+  // map set is stored.
   std::string rows_folder;
   // Folders of rows of other runs over other documents, solved together with these.
   std::vector<std::string> merge;

@@ -1,11 +1,12 @@
 #include "engine/fit/row_file.h"
 
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/base/float16.h"
 #include "engine/base/status.h"
-#include "engine/formats/json.h"
 
 namespace ridgefill::fit {
 namespace {
@@ -25,22 +26,39 @@ std::string KvName(int layer) { return absl::StrCat("kv.", layer); }
 std::string MassName(int layer) { return absl::StrCat("mass.", layer); }
 
 Json HeaderJson(const RowsKey& key, const DocumentRows& rows) {
-  return {{"model",
-           {{"name", key.model.name},
-            {"arch", key.model.arch},
-            {"dimensions", key.model.dimensions},
-            {"tokenizer_digest", key.model.tokenizer_digest},
-            {"weights_digest", key.model.weights_digest}}},
-          {"layers", key.layers},
-          {"hidden", key.hidden},
-          {"kv_width", key.kv_width},
-          {"heads_kv", key.heads_kv},
-          {"splits", key.splits},
-          {"mass_distance", key.mass_distance},
-          {"corpus", rows.corpus},
-          {"digest", rows.digest},
-          {"held_out", rows.held_out},
-          {"tokens", rows.tokens}};
+  Json out = {{"model",
+               {{"name", key.model.name},
+                {"arch", key.model.arch},
+                {"dimensions", key.model.dimensions},
+                {"tokenizer_digest", key.model.tokenizer_digest},
+                {"weights_digest", key.model.weights_digest}}},
+              {"layers", key.layers},
+              {"hidden", key.hidden},
+              {"kv_width", key.kv_width},
+              {"heads_kv", key.heads_kv},
+              {"splits", key.splits},
+              {"mass_distance", key.mass_distance},
+              {"corpus", rows.corpus},
+              {"digest", rows.digest},
+              {"held_out", rows.held_out},
+              {"tokens", rows.tokens}};
+  if (!rows.source.digest.empty()) {
+    out["source"] = {
+        {"file", rows.source.file}, {"digest", rows.source.digest}, {"begin", rows.source.begin}};
+  }
+  return out;
+}
+
+// OK when `is_fine` holds for every value; `columns` of them make a row.
+template <typename T, typename IsFine>
+absl::Status CheckEach(const std::string& name, absl::Span<const T> values, int64_t columns, IsFine is_fine) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (is_fine(values[i])) continue;
+    return Refuse("ROWS_VALUES",
+                  absl::StrCat("tensor ", name, " has a value in row ", i / columns, ", column ", i % columns,
+                               " that no model gives: all must be finite, of mass also at least 0"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> Text(const Json& json, absl::string_view key) {
@@ -119,6 +137,7 @@ absl::StatusOr<std::unique_ptr<RowFile>> RowFile::Open(const std::string& path) 
   file->path_ = path;
   absl::Status status = file->ParseHeader();
   if (status.ok()) status = file->FindTensors();
+  if (status.ok()) status = file->CheckValues();
   if (!status.ok()) return base::WithContext(status, path);
   return file;
 }
@@ -134,7 +153,21 @@ absl::Status RowFile::ParseHeader() {
   RF_ASSIGN_OR_RETURN(digest_, Text(json, "digest"));
   RF_ASSIGN_OR_RETURN(held_out_, formats::GetBool(json, "held_out"));
   RF_ASSIGN_OR_RETURN(tokens_, formats::GetInt(json, "tokens"));
-  return absl::OkStatus();
+  if (tokens_ < 2) {
+    return Refuse("ROWS_HEADER",
+                  absl::StrCat("tokens must be at least 2: row 0 is never fitted, got ", tokens_));
+  }
+  return ParseSource(json);
+}
+
+absl::Status RowFile::ParseSource(const Json& json) {
+  constexpr int64_t kMost = int64_t{1} << 48;
+  if (!json.contains("source")) return absl::OkStatus();
+  RF_ASSIGN_OR_RETURN(source_.file, Text(json, "source/file"));
+  RF_ASSIGN_OR_RETURN(source_.digest, Text(json, "source/digest"));
+  RF_ASSIGN_OR_RETURN(source_.begin, formats::GetInt(json, "source/begin"));
+  if (source_.begin >= 0 && source_.begin < kMost) return absl::OkStatus();
+  return Refuse("ROWS_HEADER", absl::StrCat("source/begin must be in [0, 2^48), got ", source_.begin));
 }
 
 absl::Status RowFile::FindTensors() {
@@ -145,6 +178,22 @@ absl::Status RowFile::FindTensors() {
     RF_RETURN_IF_ERROR(Find(MassName(layer), Encoding::kF32, {key_.heads_kv, tokens_}, mass_[layer]));
     RF_RETURN_IF_ERROR(
         Find(KvName(layer), Encoding::kBF16, {tokens_, 2 * int64_t{key_.kv_width}}, kv_[layer]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RowFile::CheckValues() const {
+  const auto is_finite = [](float value) { return std::isfinite(value); };
+  for (const auto& [split, values] : hidden_) {
+    RF_RETURN_IF_ERROR(CheckEach(HiddenName(split), values, key_.hidden, is_finite));
+  }
+  for (const auto& [layer, values] : mass_) {
+    RF_RETURN_IF_ERROR(CheckEach(MassName(layer), values, tokens_,
+                                 [](float value) { return std::isfinite(value) && value >= 0; }));
+  }
+  for (const auto& [layer, values] : kv_) {
+    RF_RETURN_IF_ERROR(CheckEach(KvName(layer), values, 2 * int64_t{key_.kv_width},
+                                 [&](uint16_t bits) { return is_finite(base::BF16ToF32(bits)); }));
   }
   return absl::OkStatus();
 }

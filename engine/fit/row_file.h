@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/base/model_identity.h"
+#include "engine/formats/json.h"
 #include "engine/formats/safetensors.h"
 
 namespace ridgefill::fit {
@@ -29,10 +30,18 @@ struct RowsKey {
   int64_t mass_distance = 0;  // rows nearer than this to a query count as its neighbourhood (below)
 };
 
+// The text that a document was cut from: its tokens are [begin, begin + tokens) of the file's.
+struct RowsSource {
+  std::string file;    // plain name, for people
+  std::string digest;  // sha256 of the file; empty: unknown, as in rows of older programs
+  int64_t begin = 0;
+};
+
 // One document's rows.
 struct DocumentRows {
-  std::string corpus;     // for people
-  std::string digest;     // sha256 of its tokens
+  std::string corpus;  // for people
+  std::string digest;  // sha256 of its tokens
+  RowsSource source;
   bool held_out = false;  // chosen by, never fitted on
   int64_t tokens = 0;
   std::map<int, std::vector<float>> hidden;  // by split: h_S [tokens, d]
@@ -48,12 +57,14 @@ absl::Status SaveRows(const std::string& path, const RowsKey& key, const Documen
 // A file of rows, memory-mapped.
 class RowFile {
  public:
+  // Refused by name: fewer than 2 tokens (ROWS_HEADER), values that no model gives (ROWS_VALUES).
   static absl::StatusOr<std::unique_ptr<RowFile>> Open(const std::string& path);
 
   const RowsKey& key() const { return key_; }
   const std::string& path() const { return path_; }
   const std::string& corpus() const { return corpus_; }
   const std::string& digest() const { return digest_; }
+  const RowsSource& source() const { return source_; }
   bool held_out() const { return held_out_; }
   int64_t tokens() const { return tokens_; }
   // Shapes as in DocumentRows; of a split or layer that the key has.
@@ -64,7 +75,9 @@ class RowFile {
  private:
   explicit RowFile(formats::SafetensorsFile file) : file_(std::move(file)) {}
   absl::Status ParseHeader();
+  absl::Status ParseSource(const formats::Json& json);
   absl::Status FindTensors();
+  absl::Status CheckValues() const;
   template <typename T>
   absl::Status Find(const std::string& name, formats::Encoding encoding, const std::vector<int64_t>& dims,
                     absl::Span<const T>& out) const;
@@ -73,6 +86,7 @@ class RowFile {
   std::string path_;
   RowsKey key_;
   std::string corpus_, digest_;
+  RowsSource source_;
   bool held_out_ = false;
   int64_t tokens_ = 0;
   std::map<int, absl::Span<const float>> hidden_, mass_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/float16.h"
@@ -70,6 +71,28 @@ RowMatrix FarApart(const RowMatrix& z, int64_t count) {
   return out;
 }
 
+// Row order[i] becomes row i, one cycle after the other: inputs are large and held once.
+void Permute(std::vector<int64_t> order, Samples& samples) {
+  const int64_t n = samples.inputs;
+  const auto x = [&](int64_t row) { return samples.x.begin() + row * n; };
+  std::vector<float> first(n);
+  for (int64_t start = 0; start < static_cast<int64_t>(order.size()); ++start) {
+    if (order[start] == start) continue;
+    const RowRef first_ref = samples.rows[start];
+    std::copy(x(start), x(start + 1), first.begin());
+    int64_t to = start;
+    while (order[to] != start) {
+      const int64_t from = std::exchange(order[to], to);
+      samples.rows[to] = samples.rows[from];
+      std::copy(x(from), x(from + 1), x(to));
+      to = from;
+    }
+    order[to] = to;
+    samples.rows[to] = first_ref;
+    std::copy(first.begin(), first.end(), x(to));
+  }
+}
+
 }  // namespace
 
 float OutlierThreshold(absl::Span<const RowFile* const> files, int split, float ratio) {
@@ -86,10 +109,21 @@ float OutlierThreshold(absl::Span<const RowFile* const> files, int split, float 
 
 Samples MakeSamples(absl::Span<const RowFile* const> files, int split, float threshold, bool previous_row) {
   Samples out;
+  std::vector<std::vector<float>> all_norms;
+  int64_t rows = 0;
   for (const RowFile* file : files) {
+    all_norms.push_back(Norms(*file, split));
+    out.inputs = int64_t{file->key().hidden} * (previous_row ? 2 : 1);
+    for (int64_t row = 0; row < file->tokens(); ++row) {
+      rows += ridge::IsOutlier(row, all_norms.back()[row], threshold) ? 0 : 1;
+    }
+  }
+  out.rows.reserve(rows);
+  out.x.reserve(rows * out.inputs);  // exactly: a vector that grows holds its values twice
+  for (size_t i = 0; i < files.size(); ++i) {
+    const RowFile* const file = files[i];
     const int64_t d = file->key().hidden;
-    out.inputs = previous_row ? 2 * d : d;
-    const std::vector<float> norms = Norms(*file, split);
+    const std::vector<float>& norms = all_norms[i];
     const auto is_outlier = [&](int64_t row) { return ridge::IsOutlier(row, norms[row], threshold); };
     const absl::Span<const float> hidden = file->Hidden(split);
     for (int64_t row = 0; row < file->tokens(); ++row) {
@@ -120,21 +154,15 @@ void SortByMap(const ridge::Gate& gate, Samples& samples) {
   std::vector<int64_t> order(rows);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return choice[a] < choice[b]; });
-  Samples sorted;
-  sorted.inputs = n;
-  sorted.ends.assign(maps, 0);
-  sorted.x.reserve(samples.x.size());
-  for (int64_t row : order) {
-    ++sorted.ends[choice[row]];
-    sorted.rows.push_back(samples.rows[row]);
-    sorted.x.insert(sorted.x.end(), samples.x.begin() + row * n, samples.x.begin() + (row + 1) * n);
-  }
-  std::partial_sum(sorted.ends.begin(), sorted.ends.end(), sorted.ends.begin());
-  samples = std::move(sorted);
+  samples.ends.assign(maps, 0);
+  for (int map : choice) ++samples.ends[map];
+  std::partial_sum(samples.ends.begin(), samples.ends.end(), samples.ends.begin());
+  Permute(std::move(order), samples);
 }
 
 std::vector<float> Targets(absl::Span<const RowRef> rows, int layer) {
   std::vector<float> out;
+  if (!rows.empty()) out.reserve(rows.size() * 2 * rows.front().file->key().kv_width);
   for (const RowRef& ref : rows) {
     const int64_t columns = 2 * int64_t{ref.file->key().kv_width};
     for (uint16_t bits : ref.file->Kv(layer).subspan(ref.row * columns, columns)) {

@@ -31,7 +31,7 @@ float OutlierThreshold(absl::Span<const RowFile* const> files, int split, float 
 Samples MakeSamples(absl::Span<const RowFile* const> files, int split, float threshold, bool previous_row);
 // Divides each row of h_S by its root mean square, the previous row's apart.
 void Normalise(int64_t hidden, Samples& samples);
-// Puts them in the order of a gate's choice.
+// Puts them in the order of a gate's choice, in place.
 void SortByMap(const ridge::Gate& gate, Samples& samples);
 
 // One late layer's targets of some rows, K then V: [n, 2 * kv_width].

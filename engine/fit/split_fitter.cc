@@ -13,6 +13,16 @@
 
 namespace ridgefill::fit {
 
+int LayersAtOnce(const Samples& samples, int64_t kv_width, int threads) {
+  const auto maps = static_cast<int64_t>(samples.ends.size());
+  const int64_t n = samples.inputs, outputs = 2 * kv_width;
+  // Of each map fit and held-out rows, and two totals; a centred system, its factor and a product beside
+  // them; the maps so far and those of the next penalty.
+  const int64_t values = 2 * (maps + 1) * (n * n + n * outputs) + 3 * n * n + (2 * maps + 2) * n * outputs;
+  const int64_t bytes = std::max<int64_t>(1, values * static_cast<int64_t>(sizeof(double)));
+  return static_cast<int>(std::clamp<int64_t>(kSolveBytes / bytes, 1, std::max(1, threads)));
+}
+
 absl::StatusOr<ridge::MapSetManifest> SplitFitter::Run() {
   const FitOptions& options = job_.options;
   manifest_.model = job_.key.model;
@@ -59,11 +69,12 @@ absl::Status SplitFitter::Solve() {
   }
   fit_rows_ = fit.rows;
   held_out_rows_ = held_out.rows;
+  const int first = job_.split + 1;
+  const int step = LayersAtOnce(fit, job_.key.kv_width, job_.model.backend().capabilities().threads);
   RF_ASSIGN_OR_RETURN(const auto solver,
                       Solver::Create(job_.model.backend(), std::move(fit), std::move(held_out), solve));
-  const int threads = job_.model.backend().capabilities().threads, first = job_.split + 1;
-  for (int layer = first; layer < job_.key.layers; layer += threads) {
-    const int end = std::min(layer + threads, job_.key.layers);
+  for (int layer = first; layer < job_.key.layers; layer += step) {
+    const int end = std::min(layer + step, job_.key.layers);
     RF_RETURN_IF_ERROR(SolveLayers(*solver, layer, end));
     RF_RETURN_IF_ERROR(progress(FitStage::kSolve, end - first, job_.key.layers - first));
   }
@@ -82,7 +93,8 @@ absl::Status SplitFitter::Cluster(Samples& fit, Samples& held_out) {
   return absl::OkStatus();
 }
 
-// Layers [begin, end): summed one after the other on the backend, solved each on a thread of its own.
+// Layers [begin, end), LayersAtOnce of them: summed one after the other on the backend, solved each on a
+// thread of its own.
 absl::Status SplitFitter::SolveLayers(Solver& solver, int begin, int end) {
   std::vector<std::unique_ptr<LayerSums>> sums;
   for (int layer = begin; layer < end; ++layer) {

@@ -29,6 +29,11 @@ struct SplitFit {
   std::string folder;  // of the map set
 };
 
+// Bytes of sums and what solving them takes that layers solved at the same time may have together.
+inline constexpr int64_t kSolveBytes = int64_t{4} << 30;
+// So many layers of a model are summed and solved at a time: at least one, at most one a thread.
+int LayersAtOnce(const Samples& samples, int64_t kv_width, int threads);
+
 class SplitFitter {
  public:
   explicit SplitFitter(SplitFit job) : job_(std::move(job)) {}

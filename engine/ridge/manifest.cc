@@ -187,10 +187,11 @@ absl::StatusOr<ParsedManifest> ParseManifest(absl::string_view text) {
   out.manifest.digest = base::Sha256Hex(text);
   const bool published = !formats::HasJson(json, "format_version") && formats::HasJson(json, "format");
   RF_ASSIGN_OR_RETURN(const int64_t version, formats::GetInt(json, published ? "format" : "format_version"));
-  if (version < 1 || version > (published ? 1 : kFormatVersion)) {
+  const int64_t newest = published ? 1 : kFormatVersion;
+  if (version < 1 || version > newest) {
     return Refuse("MAPS_FORMAT_VERSION",
-                  absl::StrCat("format version ", version, " is not supported; this build reads 1 to ",
-                               kFormatVersion));
+                  absl::StrCat(published ? "published format " : "format version ", version,
+                               " is not supported; this build reads ", newest > 1 ? "1 to " : "", newest));
   }
   RF_RETURN_IF_ERROR(ParseFiles(json, out));
   if (published) {

@@ -230,11 +230,12 @@ absl::StatusOr<kernels::TensorView> PrefillPass::PreviousRows(const PrefillRun& 
   return out;
 }
 
-// One row; waits, since the index goes on to other rows.
+// One row; waits, since the index goes on to other rows. Its host bytes are its own: those of a chunk's index
+// may not have been read yet.
 absl::Status PrefillPass::CopyRow(const kernels::TensorView& from, const kernels::TensorView& to) {
-  previous_host_.assign(1, 0);
+  static constexpr int32_t kFirst[] = {0};
   const kernels::TensorView index = index_.view().Rows(0, 1);
-  RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(previous_host_)), index));
+  RF_RETURN_IF_ERROR(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(kFirst)), index));
   RF_RETURN_IF_ERROR(backend_.GatherRows(*stream_, {from, index, to}));
   return backend_.Synchronize(*stream_);
 }

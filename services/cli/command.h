@@ -35,6 +35,8 @@ struct ModelFlags {
   std::optional<int64_t> kv_memory_mb;
 
   void AddTo(CLI::App& app);
+  // Of commands that serve nothing: without context_tokens and kv_memory_mb.
+  void AddSourceTo(CLI::App& app);
   // The three services in one process, listening nowhere.
   config::v1::ServeConfig ToServeConfig() const;
 };

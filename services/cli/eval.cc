@@ -42,6 +42,7 @@ struct EvalFlags {
   std::vector<std::string> tasks, evidence = {"bulk"};
   int64_t items = 20;
   bool report = false;  // `all` alone
+  int64_t context = 0;  // the model's, in tokens
   uint64_t seed = 7;
 };
 
@@ -89,9 +90,16 @@ absl::StatusOr<std::vector<eval::Variant>> Variants(const EvalFlags& flags) {
   return out;
 }
 
+absl::Status CheckLength(const EvalFlags& flags, int64_t length) {
+  if (length <= flags.context) return absl::OkStatus();
+  return Refuse("EVAL_LENGTH", absl::StrCat("a length of ", length,
+                                            " tokens is above the model's context of ", flags.context));
+}
+
 // As many documents as were asked for, or as there are.
 absl::StatusOr<std::vector<std::vector<int32_t>>> Documents(const tokenizer::Tokenizer& tokenizer,
                                                             const EvalFlags& flags, int64_t length) {
+  RF_RETURN_IF_ERROR(CheckLength(flags, length));
   RF_ASSIGN_OR_RETURN(auto corpus, fit::LoadCorpus(tokenizer, flags.corpus, {length, flags.seed}));
   if (static_cast<int64_t>(corpus.size()) < flags.documents) {
     std::fprintf(stderr, "%s has %zu documents of %lld tokens, %lld were asked for\n", flags.corpus.c_str(),
@@ -163,6 +171,7 @@ absl::Status AddNeedles(const tokenizer::Tokenizer& tokenizer, const EvalFlags& 
       for (const int64_t length : flags.lengths) {
         for (const int64_t tail : flags.tails) {
           eval::NeedleOptions options;
+          RF_RETURN_IF_ERROR(CheckLength(flags, length));
           RF_ASSIGN_OR_RETURN(options.task, Parse("--tasks", task, eval::kAllTasks));
           RF_ASSIGN_OR_RETURN(options.evidence, Parse("--evidence", evidence, kEvidence));
           options.length = length;
@@ -304,7 +313,9 @@ using AddMeasures = std::function<absl::Status(const tokenizer::Tokenizer&, cons
 absl::Status Evaluate(const EvalFlags& flags, const AddMeasures& add, const Environment& environment) {
   RF_ASSIGN_OR_RETURN(const common::LoadedModel model, Load(flags, environment));
   Measures measures;
-  RF_RETURN_IF_ERROR(add(*model.tokenizer, flags, measures));
+  EvalFlags of_model = flags;
+  of_model.context = model.context_tokens;
+  RF_RETURN_IF_ERROR(add(*model.tokenizer, of_model, measures));
   return RunMeasures(model, measures, flags.out);
 }
 
@@ -336,7 +347,7 @@ void AddCommonFlags(CLI::App& command, EvalFlags& flags) {
   command.add_option("--seed", flags.seed, "Of the choice of documents and items")
       ->capture_default_str()
       ->type_name("N");
-  flags.model.AddTo(command);
+  flags.model.AddSourceTo(command);
 }
 
 void AddTextFlags(CLI::App& command, EvalFlags& flags) {
@@ -427,10 +438,18 @@ void AddOne(CLI::App& eval, Kind kind, Run& run) {
 
 absl::Status Plot(const std::string& file, const std::string& folder) {
   RF_ASSIGN_OR_RETURN(const std::string lines, base::ReadFile(file));
-  RF_ASSIGN_OR_RETURN(const std::vector<eval::Record> records, eval::ParseRecords(lines));
+  auto parsed = eval::ParseRecords(lines);
+  if (!parsed.ok()) return base::WithContext(parsed.status(), file);
+  const std::vector<eval::Record>& records = *parsed;
+  const auto charts = eval::ChartsOf(records);
+  if (charts.empty()) {
+    return base::Error(absl::StatusCode::kNotFound, "EVAL_NO_CHARTS",
+                       absl::StrCat(file, ": nothing to draw in its ", records.size(),
+                                    " records; there are charts of the measures nll, needle and splice"));
+  }
   std::error_code error;
   std::filesystem::create_directories(folder, error);  // what is wrong shows when the first chart is written
-  for (const auto& [name, chart] : eval::ChartsOf(records)) {
+  for (const auto& [name, chart] : charts) {
     const std::string path = absl::StrCat(folder, "/", name, ".svg");
     RF_RETURN_IF_ERROR(base::WriteFileAtomically(path, eval::ToSvg(chart)));
     std::printf("%s\n", path.c_str());
@@ -453,9 +472,12 @@ void AddEval(CLI::App& app, Run& run) {
   CLI::App* const eval = app.add_subcommand("eval", "Measure what a map set costs in quality");
   eval->require_subcommand(1);
   eval->footer(
-      "Every figure is paired with the exact run of the same tokens and has a 95 % interval. Records go to "
-      "standard\n"
-      "output as JSON lines, or to --out; a table goes to standard error.\n\n"
+      "Every loss is paired with the exact run of the same tokens. Means over documents and accuracies have "
+      "95 %\n"
+      "intervals (bootstrap over documents, Wilson). Records go to standard output as JSON lines, or to "
+      "--out; "
+      "a\n"
+      "table goes to standard error.\n\n"
       "Examples\n"
       "  ridgefill eval nll --model smollm2-135m-instruct --documents 60 --length 4096 --out quality.jsonl");
   AddOne(*eval,

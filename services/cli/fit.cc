@@ -212,9 +212,13 @@ absl::Status Inspect(const std::string& maps, const std::string& home) {
 void AddFit(CLI::App& app, Run& run) {
   CLI::App* const command = app.add_subcommand("fit", "Fit a map set to a model");
   command->footer(
-      "A run that was stopped goes on where it was when started again with the same flags. The report "
-      "compares the\n"
-      "stored maps with the identity fill on documents that the fit never saw.\n\n"
+      "The rows of the text are kept on disk until the maps are solved (with the defaults and a small model "
+      "about\n"
+      "1 GB under <out>/rows): a run that was stopped goes on where it was when started again with the same "
+      "flags.\n"
+      "The report compares the stored maps with the identity fill on the held-out documents, on which no map "
+      "is\n"
+      "fitted but its penalties are chosen.\n\n"
       "Example\n"
       "  ridgefill fit --model smollm2-135m-instruct --corpus tests/data/corpus/calibration --split 18 \\\n"
       "    --out ~/.cache/ridgefill/maps/smollm2-135m-instruct");
@@ -222,7 +226,7 @@ void AddFit(CLI::App& app, Run& run) {
   AddFitFlags(*command, *flags);
   AddSolveFlags(*command, flags->options);
   AddMapFlags(*command, flags->options);
-  flags->model.AddTo(*command);
+  flags->model.AddSourceTo(*command);
   command->callback(
       [flags, &run] { run = [flags](const Environment& environment) { return Fit(*flags, environment); }; });
 }

@@ -4,8 +4,12 @@
 
 namespace ridgefill::cli {
 
-void ModelFlags::AddTo(CLI::App& app) {
-  const char* const group = "Model";
+namespace {
+constexpr char kGroup[] = "Model";
+}
+
+void ModelFlags::AddSourceTo(CLI::App& app) {
+  const char* const group = kGroup;
   app.add_option("--model", model,
                  "A .gguf file, a Hugging Face folder, or a name under $RIDGEFILL_HOME/models")
       ->type_name("MODEL")
@@ -25,6 +29,11 @@ void ModelFlags::AddTo(CLI::App& app) {
   app.add_option("--isa", isa, "avx2, avx512 or avx512_bf16 (default: the best this machine has)")
       ->type_name("NAME")
       ->group(group);
+}
+
+void ModelFlags::AddTo(CLI::App& app) {
+  const char* const group = kGroup;
+  AddSourceTo(app);
   app.add_option("--context_tokens", context_tokens,
                  "Longest prompt plus answer (default: the model's context)")
       ->type_name("N")

@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/status.h"
+#include "engine/ridge/map_tensors.h"
 #include "services/common/memory.h"
 #include "services/common/model_files.h"
 
@@ -37,13 +38,11 @@ absl::Status CheckMemory(const LoadModelOptions& options, const model::ModelConf
       (options.kv_memory_mb << 20) + options.kv_cache_contexts * BlocksFor(context) * BlockBytes(config));
   if (maps != nullptr) {
     const auto& manifest = maps->manifest();
-    const int64_t rows = manifest.folded ? 2 * manifest.kv_width : manifest.hidden;
     // QUALITY keeps h_S of every prompt that the prefill engine's cache holds.
     const int64_t rows_kept = BlocksInMemory(config, options.prefill_kv_memory_mb) * kernels::kBlockTokens +
                               options.kv_cache_contexts * context;
     need.parts.emplace_back("rows that QUALITY keeps", rows_kept * config.hidden * 4);
-    need.parts.emplace_back("maps", rows * manifest.hidden * (manifest.layers - manifest.split - 1) *
-                                        ParameterBytes(options.backend));
+    need.parts.emplace_back("maps", MapParameters(manifest) * ParameterBytes(options.backend));
   }
   return CheckFits(need, AvailableMemory());
 }
@@ -153,6 +152,12 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const config::v1::
   options.threads = config.threads();
   options.isa = config.isa();
   return kernels::MakeCpuBackend(options);
+}
+
+int64_t MapParameters(const ridge::MapSetManifest& manifest) {
+  const int64_t layer = ridge::MapRows(manifest) * manifest.mixture * (ridge::MapInputs(manifest) + 1);
+  const int64_t gate = manifest.mixture > 1 ? int64_t{manifest.mixture} * (manifest.hidden + 1) : 0;
+  return layer * (manifest.layers - manifest.split - 1) + gate;
 }
 
 int64_t BlocksInMemory(const model::ModelConfig& config, int64_t mb) {

@@ -58,6 +58,9 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadModelOptions& options);
 
 absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const config::v1::BackendConfig& config);
 
+// Of a loaded set: all maps, their biases and the gate.
+int64_t MapParameters(const ridge::MapSetManifest& manifest);
+
 // Blocks that fit into so many MB, over all layers.
 int64_t BlocksInMemory(const model::ModelConfig& config, int64_t mb);
 // RESOURCE_EXHAUSTED (KV_MEMORY) with the arithmetic when they do not hold one request of the whole context.

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <string>
 #include <thread>
 
 #include "absl/strings/escaping.h"
@@ -50,7 +52,7 @@ TEST(File, MissingFileIsNamed) {
 }
 
 TEST(File, WritesWholeOrNotAtAll) {
-  const std::string path = testing::TempDir() + "/atomic";
+  const std::string path = testing::TempDir() + "/base_test." + std::to_string(getpid());
   ASSERT_TRUE(WriteFileAtomically(path, "first").ok());
   ASSERT_TRUE(WriteFileAtomically(path, "second").ok());
   EXPECT_EQ(*ReadFile(path), "second");

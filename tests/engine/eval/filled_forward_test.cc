@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/base/rng.h"
@@ -43,39 +44,113 @@ TEST_F(FilledForwardTest, AllRowsExactEqualsAPlainForwardBitForBit) {
 }
 
 TEST_F(FilledForwardTest, ChunksDoNotChangeAFilledAnswer) {
-  const auto maps = RandomMaps();
-  std::vector<double> want;
-  for (int64_t chunk : {kTokens, int64_t{31}, int64_t{7}}) {
-    const auto forward = Forward(chunk);
-    const auto fill = runtime::FillPass::Create(*model_, *maps, chunk).value();
-    ASSERT_TRUE(forward->Lower(documents_[1]).ok());
-    ASSERT_TRUE(forward->Late(Plan(20, {33, 5}), fill.get()).ok());
-    const auto got = forward->NextTokenNll(kTokens - 20, kTokens - 1);
-    ASSERT_TRUE(got.ok()) << got.status();
-    ASSERT_THAT(*got, SizeIs(19));
-    if (want.empty()) want = *got;
-    EXPECT_EQ(*got, want);
+  for (const MapKind& kind : kMapKinds) {
+    SCOPED_TRACE(absl::StrCat("mixture ", kind.mixture, ", previous row ", kind.previous_row));
+    const auto maps = RandomMaps(kind);
+    std::vector<double> want;
+    for (int64_t chunk : {kTokens, int64_t{31}, int64_t{7}}) {
+      const auto forward = Forward(chunk);
+      const auto fill = runtime::FillPass::Create(*model_, *maps, chunk).value();
+      ASSERT_TRUE(forward->Lower(documents_[1]).ok());
+      ASSERT_TRUE(forward->Late(Plan(20, {33, 5}), fill.get()).ok());
+      const auto got = forward->NextTokenNll(kTokens - 20, kTokens - 1);
+      ASSERT_TRUE(got.ok()) << got.status();
+      ASSERT_THAT(*got, SizeIs(19));
+      if (want.empty()) want = *got;
+      EXPECT_EQ(*got, want);
+    }
   }
 }
 
 TEST_F(FilledForwardTest, FillsChangeTheAnswerAndTheirOrderDoesNot) {
-  const auto maps = RandomMaps();
-  const auto forward = Forward(32);
-  const auto ridge = runtime::FillPass::Create(*model_, *maps, 32).value();
-  const auto identity = runtime::FillPass::CreateIdentity(*model_, kSplit, 32).value();
-  ASSERT_TRUE(forward->Lower(documents_[2]).ok());
-  const auto run = [&](const ridge::FillPlan& plan, runtime::FillPass* fill) {
-    EXPECT_TRUE(forward->Late(plan, fill).ok());
-    return forward->NextTokenNll(kTokens - 10, kTokens - 1).value();
+  for (const MapKind& kind : kMapKinds) {
+    SCOPED_TRACE(absl::StrCat("mixture ", kind.mixture, ", previous row ", kind.previous_row));
+    const auto maps = RandomMaps(kind);
+    const auto forward = Forward(32);
+    const auto ridge = runtime::FillPass::Create(*model_, *maps, 32).value();
+    const auto identity = runtime::FillPass::CreateIdentity(*model_, kSplit, 32).value();
+    ASSERT_TRUE(forward->Lower(documents_[2]).ok());
+    const auto run = [&](const ridge::FillPlan& plan, runtime::FillPass* fill) {
+      EXPECT_TRUE(forward->Late(plan, fill).ok());
+      return forward->NextTokenNll(kTokens - 10, kTokens - 1).value();
+    };
+    const auto exact = run(ExactPlan(), nullptr), filled = run(Plan(10), ridge.get()),
+               same = run(Plan(10), identity.get());
+    EXPECT_NE(filled, exact);
+    EXPECT_NE(same, exact);
+    EXPECT_NE(same, filled);
+    // Whatever an earlier run left in the cache is overwritten.
+    EXPECT_EQ(run(ExactPlan(), nullptr), exact);
+    EXPECT_EQ(run(Plan(10), ridge.get()), filled);
+  }
+}
+
+// Of row `row`: the best map of its h_S, on h_S and the previous row's.
+std::vector<double> PredictByHand(const ridge::MapSetManifest& m, const ridge::LayerMap& map,
+                                  const ridge::Gate& gate, const float* hidden, const float* previous,
+                                  int* best) {
+  const int64_t d = m.hidden, inputs = ridge::MapInputs(m), columns = 2 * m.kv_width;
+  *best = 0;
+  double best_score = -INFINITY;
+  for (int i = 0; i < m.mixture && m.mixture > 1; ++i) {
+    double score = gate.bias[i];
+    for (int64_t j = 0; j < d; ++j) score += double{gate.weight[i * d + j]} * hidden[j];
+    if (score > best_score) best_score = score, *best = i;
+  }
+  std::vector<double> out;
+  for (int64_t o = *best * columns; o < (*best + 1) * columns; ++o) {
+    double sum = map.bias[o];
+    for (int64_t j = 0; j < d; ++j) sum += double{map.weight[o * inputs + j]} * hidden[j];
+    for (int64_t j = d; j < inputs; ++j) sum += double{map.weight[o * inputs + j]} * previous[j - d];
+    out.push_back(sum);
+  }
+  return out;
+}
+
+// Rows come back in the order in which they were given, however they were grouped by map.
+TEST_F(FilledForwardTest, PredictsEachRowByItsOwnMap) {
+  constexpr int kLayer = 2;
+  const auto pass = runtime::SequencePass::Create(*model_, kTokens, kTokens).value();
+  const int64_t d = model_->config().hidden, columns = 2 * model_->config().kv_width();
+  base::Rng rng(4);
+  std::vector<float> hidden(kTokens * d), previous(kTokens * d);
+  for (float& value : hidden) value = static_cast<float>(rng.NextDouble()) - 0.5f;
+  for (float& value : previous) value = static_cast<float>(rng.NextDouble()) - 0.5f;
+  const auto upload = [&](const std::vector<float>& values) {
+    auto out = backend_->Allocate(kernels::DType::kF32, {kTokens, d}).value();
+    EXPECT_TRUE(backend_
+                    ->CopyFromHost(pass->stream(),
+                                   {reinterpret_cast<const char*>(values.data()), values.size() * 4},
+                                   out.view())
+                    .ok());
+    return out;
   };
-  const auto exact = run(ExactPlan(), nullptr), filled = run(Plan(10), ridge.get()),
-             same = run(Plan(10), identity.get());
-  EXPECT_NE(filled, exact);
-  EXPECT_NE(same, exact);
-  EXPECT_NE(same, filled);
-  // Whatever an earlier run left in the cache is overwritten.
-  EXPECT_EQ(run(ExactPlan(), nullptr), exact);
-  EXPECT_EQ(run(Plan(10), ridge.get()), filled);
+  const auto x = upload(hidden), before = upload(previous);
+  for (const MapKind& kind : kMapKinds) {
+    SCOPED_TRACE(absl::StrCat("mixture ", kind.mixture, ", previous row ", kind.previous_row));
+    const auto set = RandomSet(kind);
+    const auto maps = ridge::DeviceMaps::Load(*set, *backend_).value();
+    const auto fill = runtime::FillPass::Create(*model_, *maps, kTokens).value();
+    const auto kv = backend_->Allocate(kernels::DType::kF32, {kTokens, columns}).value();
+    ASSERT_TRUE(
+        fill->Predict(pass->stream(), pass->workspace(), kLayer, {x.view(), before.view()}, kv.view()).ok());
+    const std::vector<float> got = pass->Floats(kv.view()).value();
+    const ridge::LayerMap map = set->ReadLayer(kLayer).value();
+    const ridge::Gate gate = set->ReadGate().value();
+    std::vector<int> taken(kind.mixture), order;
+    for (int64_t row = 0; row < kTokens; ++row) {
+      int best = 0;
+      const auto want =
+          PredictByHand(set->manifest(), map, gate, &hidden[row * d], &previous[row * d], &best);
+      ++taken[best];
+      order.push_back(best);
+      for (int64_t o = 0; o < columns; ++o) {
+        ASSERT_NEAR(got[row * columns + o], want[o], 1e-4 * (1 + std::fabs(want[o]))) << row << " " << o;
+      }
+    }
+    EXPECT_THAT(taken, testing::Each(testing::Gt(0)));
+    EXPECT_EQ(std::is_sorted(order.begin(), order.end()), kind.mixture == 1) << "maps come mixed";
+  }
 }
 
 // The scores against attention mass of a plain pass, whatever the chunks; rows after the prompt count for

@@ -96,6 +96,28 @@ TEST_F(MeasureTest, OneProcessAtATimeWritesAFile) {
   EXPECT_EQ(base::GetErrorDetail(JsonLog::Open(Path("records")).status())->reason, "EVAL_FILE_IN_USE");
 }
 
+// What --out names may be someone else's file: it is refused as it is.
+TEST_F(MeasureTest, AFileThatIsNotOursIsLeftAsItIs) {
+  const std::string files[] = {
+      "notes without a line's end",
+      "{\"some\": \"JSON\"}",
+      "{\"key\":\"of another file\"}",
+      "{\n  \"key\": 1\n}\n",
+      "{\"key\":\"a\"}\nnot cut short, another text",
+  };
+  for (const std::string& bytes : files) {
+    Write("records", bytes);
+    EXPECT_EQ(base::GetErrorDetail(JsonLog::Open(Path("records")).status())->reason, "EVAL_FILE_DAMAGED")
+        << bytes;
+    EXPECT_EQ(base::ReadFile(Path("records")).value(), bytes);
+  }
+  for (const std::string tail : {"{", "{\"key\":\"b", "{\"key\":\"b\",\"x\":1}"}) {
+    Write("records", "{\"key\":\"a\"}\n" + tail);
+    ASSERT_TRUE(JsonLog::Open(Path("records")).ok()) << tail;
+    EXPECT_EQ(base::ReadFile(Path("records")).value(), "{\"key\":\"a\"}\n");
+  }
+}
+
 TEST_F(MeasureTest, ADamagedLineIsRefusedByNumber) {
   Write("records", "{\"key\":\"a\"}\nnonsense\n");
   const absl::Status status = JsonLog::Open(Path("records")).status();

@@ -2,7 +2,10 @@
 #include "engine/eval/needle.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <limits>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -156,11 +159,64 @@ TEST_P(NeedleTest, MoreItemsBeginWithTheSameOnes) {
   for (size_t i = 0; i < six.size(); ++i) EXPECT_EQ(eight[i].ids, six[i].ids);
 }
 
+TEST_P(NeedleTest, RefusesATailWithoutRowsOrWithoutABulk) {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  for (const int64_t tail : {int64_t{0}, int64_t{-1}, int64_t{1023}, int64_t{1024}, most}) {
+    const absl::Status status = MakeNeedles(*tokenizer_, *text_, Options(1024, tail)).status();
+    ASSERT_EQ(base::GetErrorDetail(status)->reason, "EVAL_WINDOWS") << tail;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("tail must be in [1, "));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("got ", tail)));
+  }
+}
+
 TEST_P(NeedleTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(base::GetErrorDetail(MakeNeedles(*tokenizer_, *text_, Options(128, 64)).status())->reason,
             "EVAL_LENGTH");
   EXPECT_EQ(base::GetErrorDetail(MakeNeedles(*tokenizer_, "One. Two.", Options()).status())->reason,
             "EVAL_TEXT");
+}
+
+// A vocabulary as of Qwen2 or Llama 3, which merge a mark with the line break behind it: here the one that
+// ends every pair of the JSON task, in place of a token that nothing needs.
+std::unique_ptr<tokenizer::Tokenizer> MergingTokenizer(const std::string& folder) {
+  formats::Json json = tokenizer::ReadJsonData("qwen2/tokenizer.json");
+  formats::Json& model = json["model"];
+  const std::string unneeded = "!\"\u010a\u010a", merged = "\",\u010a";
+  formats::Json& merges = model["merges"];
+  for (size_t i = 0; i < merges.size(); ++i) {
+    if (merges[i][0].get<std::string>() + merges[i][1].get<std::string>() != unneeded) continue;
+    merges.erase(i);
+    break;
+  }
+  merges.push_back({"\",", "\u010a"});
+  model["vocab"][merged] = model["vocab"][unneeded];
+  model["vocab"].erase(unneeded);
+  std::filesystem::create_directories(folder);
+  EXPECT_TRUE(base::WriteFileAtomically(folder + "/tokenizer.json", json.dump()).ok());
+  EXPECT_TRUE(base::WriteFileAtomically(folder + "/tokenizer_config.json",
+                                        tokenizer::ReadData("qwen2/tokenizer_config.json"))
+                  .ok());
+  return tokenizer::Tokenizer::FromHuggingFace(folder).value();
+}
+
+TEST_P(NeedleTest, PlacesLinesWhereVocabulariesMergeAcrossThem) {
+  const std::string folder = absl::StrCat(testing::TempDir(), "/needle_test.", getpid());
+  const auto merging = MergingTokenizer(folder);
+  std::filesystem::remove_all(folder);
+  const auto pair = merging->Encode("\",\n\"", {.add_special = false, .parse_special = false}).value();
+  ASSERT_THAT(pair, SizeIs(2)) << "the mark with its line break, and what follows";
+  for (const auto& [length, tail] : {std::pair<int, int>{1024, 512}, std::pair<int, int>{8192, 768}}) {
+    const NeedleOptions options = Options(length, tail);
+    const auto items = MakeNeedles(*merging, *text_, options);
+    ASSERT_TRUE(items.ok()) << items.status();
+    for (const NeedleItem& item : *items) {
+      EXPECT_NEAR(static_cast<int64_t>(item.ids.size()), length, kLengthSlack);
+      const int64_t tail_begin = item.prompt_tokens - tail;
+      for (const TokenSpan& span : item.evidence) {
+        EXPECT_TRUE(options.evidence == Evidence::kBulk ? span.end <= tail_begin : span.begin >= tail_begin);
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, NeedleTest,

@@ -18,7 +18,9 @@ int Count(const std::string& text, const std::string& part) {
 Record Needle(const char* mode, const char* fill, int length, double mean) {
   return {{"measure", "needle"},
           {"model", "m"},
+          {"maps", "abc"},
           {"split", 18},
+          {"tail", 512},
           {"mode", mode},
           {"fill", fill},
           {"selection", "none"},
@@ -61,30 +63,85 @@ TEST(Plot, RecordsOfOneTaskMakeOneChart) {
   ASSERT_THAT(charts[0].second.series, SizeIs(2));
   EXPECT_EQ(charts[0].second.series[0].name, "exact");
   EXPECT_EQ(charts[0].second.series[1].name, "ridge");
-  EXPECT_EQ(charts[0].second.series[1].points[1].x, "2048");
+  EXPECT_EQ(charts[0].second.series[1].points[1].x, "2048/512");
+  EXPECT_THAT(ToSvg(charts[0].second), HasSubstr(">maps abc<"));
+  EXPECT_EQ(charts[1].first, "needle-single-bulk-s18-t512-n1024");
   EXPECT_EQ(charts[0].second.series[1].points[1].mean, 0.7);
   ASSERT_THAT(charts[1].second.series[0].points, SizeIs(1)) << "no item lies in the first fifth";
 }
 
 TEST(Plot, DistanceAndSpliceAreDrawnFromTheirOwnFigures) {
   const Record figures = {{"mean", 0.5}, {"low", 0.4}, {"high", 0.6}};
-  Record bucket = figures;
-  bucket["from"] = 64;
+  Record bucket = figures, next = figures;
+  bucket["from"] = 64, next["from"] = 128;
   const Record nll = {{"measure", "nll"},    {"split", 18},
                       {"tail", 512},         {"length", 4096},
                       {"mode", "SPEED"},     {"fill", "ridge"},
                       {"selection", "none"}, {"model", "m"},
-                      {"window", "tail"},    {"by_distance", {bucket, bucket}}};
-  const Record splice = {{"measure", "splice"}, {"split", 18},  {"length", 2048}, {"window", "tail"},
-                         {"model", "m"},        {"layers", 20}, {"half", "k"},    {"mean", 9.0},
-                         {"low", 8.0},          {"high", 10.0}, {"kl", figures}};
+                      {"window", "tail"},    {"by_distance", {bucket, next}}};
+  const Record splice = {{"measure", "splice"}, {"split", 18},         {"length", 2048}, {"window", "tail"},
+                         {"model", "m"},        {"layers", 20},        {"half", "k"},    {"mean", 9.0},
+                         {"low", 8.0},          {"high", 10.0},        {"kl", figures},  {"tail", 256},
+                         {"mode", "SPEED"},     {"selection", "none"}, {"fill", "ridge"}};
   const Record records[] = {nll, splice};
   const auto charts = ChartsOf(records);
   ASSERT_THAT(charts, SizeIs(2));
   EXPECT_EQ(charts[0].first, "distance-s18-t512-n4096");
   EXPECT_THAT(charts[0].second.series[0].points, SizeIs(2));
+  EXPECT_EQ(charts[1].first, "splice-tail-s18-t256-n2048");
   EXPECT_EQ(charts[1].second.series[0].points[0].mean, 0.5);
   EXPECT_EQ(charts[1].second.series[0].name, "k");
+}
+
+// Of another map set, model or choice of items: a chart of its own; of another share: a series; once more:
+// the later one.
+TEST(Plot, WhatCannotBeComparedIsNotJoined) {
+  Record other_maps = Needle("SPEED", "ridge", 1024, 0.5), other_seed = other_maps, other_tail = other_maps;
+  other_maps["maps"] = "def";
+  other_seed["seed"] = 8;
+  other_tail["tail"] = 256;
+  Record five = Needle("QUALITY", "ridge", 1024, 0.6), ten = five;
+  five["selection"] = ten["selection"] = "attention";
+  five["share"] = 0.05, ten["share"] = 0.1;
+  const Record records[] = {
+      Needle("SPEED", "ridge", 1024, 0.9), other_maps, other_seed, other_tail, five, ten,
+      Needle("SPEED", "ridge", 1024, 0.8)};
+  std::vector<std::string> by_length;
+  for (const auto& [name, chart] : ChartsOf(records)) {
+    if (name.find("-n1024") == std::string::npos) by_length.push_back(name);
+    if (name != "needle-single-bulk-s18") continue;
+    ASSERT_THAT(chart.series, SizeIs(3));
+    EXPECT_EQ(chart.series[1].name, "ridge, attention 0.05");
+    EXPECT_EQ(chart.series[2].name, "ridge, attention 0.1");
+    ASSERT_THAT(chart.series[0].points, SizeIs(2)) << "two tails";
+    EXPECT_EQ(chart.series[0].points[0].mean, 0.8) << "the last record of a point";
+  }
+  EXPECT_THAT(by_length, testing::ElementsAre("needle-single-bulk-s18", "needle-single-bulk-s18-2",
+                                              "needle-single-bulk-s18-3"));
+}
+
+TEST(Plot, NamesTheLineAndTheFieldThatItCannotDraw) {
+  const Record good = Needle("SPEED", "ridge", 1024, 0.9);
+  const auto refused = [&](auto change) {
+    Record bad = good;
+    change(bad);
+    const absl::Status status = ParseRecords(good.dump() + "\n" + bad.dump() + "\n").status();
+    return std::string(status.message());
+  };
+  EXPECT_TRUE(ParseRecords(good.dump() + "\n").ok());
+  EXPECT_THAT(refused([](Record& r) { r.erase("mean"); }), HasSubstr("line 2 is no record of a measure: its "
+                                                                     "field mean"));
+  EXPECT_THAT(refused([](Record& r) { r["low"] = nullptr; }), HasSubstr("field low"));
+  EXPECT_THAT(refused([](Record& r) { r["length"] = Record::array(); }), HasSubstr("field length"));
+  EXPECT_THAT(refused([](Record& r) { r["by_depth"] = 3; }), HasSubstr("field by_depth"));
+  EXPECT_THAT(refused([](Record& r) { r["by_depth"][1].erase("high"); }), HasSubstr("field by_depth/high"));
+  EXPECT_THAT(refused([](Record& r) { r["by_depth"][1] = 7; }), HasSubstr("field by_depth/mean"));
+  EXPECT_THAT(refused([](Record& r) {
+                r["measure"] = "splice", r["window"] = "tail", r["layers"] = 1, r["half"] = "k";
+              }),
+              HasSubstr("field kl"));
+  EXPECT_THAT(refused([](Record& r) { r["measure"] = "nll", r["by_distance"] = Record::array({1}); }),
+              HasSubstr("field by_distance/mean"));
 }
 
 }  // namespace

@@ -20,6 +20,13 @@
 
 namespace ridgefill::eval {
 
+// Of random folded maps.
+struct MapKind {
+  int mixture = 1;
+  bool previous_row = false;
+};
+inline constexpr MapKind kMapKinds[] = {{1, false}, {1, true}, {3, false}, {3, true}};
+
 class TinyFixture : public testing::Test {
  public:
   ~TinyFixture() override { std::filesystem::remove_all(folder_); }
@@ -69,20 +76,36 @@ class TinyFixture : public testing::Test {
     EXPECT_TRUE(ridge::SaveMapSet(folder, manifest, maps).ok());
     return ridge::DeviceMaps::Load(*ridge::MapSet::Load(folder).value(), *backend_).value();
   }
-  std::unique_ptr<ridge::DeviceMaps> RandomMaps() const {
-    const ridge::MapSetManifest m = Manifest(true);
+
+  std::unique_ptr<ridge::DeviceMaps> RandomMaps(const MapKind& kind = {}) const {
+    return ridge::DeviceMaps::Load(*RandomSet(kind), *backend_).value();
+  }
+  std::unique_ptr<ridge::MapSet> RandomSet(const MapKind& kind) const {
+    ridge::MapSetManifest m = Manifest(true);
+    m.mixture = kind.mixture;
+    m.previous_row = kind.previous_row;
+    const int64_t outputs = int64_t{2} * m.mixture * m.kv_width, inputs = ridge::MapInputs(m);
     base::Rng rng(3);
     std::vector<ridge::LayerMap> maps;
     for (int layer = kSplit + 1; layer < m.layers; ++layer) {
       ridge::LayerMap map;
       map.layer = layer;
-      for (int i = 0; i < 2 * m.kv_width * m.hidden; ++i) {
+      for (int64_t i = 0; i < outputs * inputs; ++i) {
         map.weight.push_back(static_cast<float>(rng.NextDouble()) - 0.5f);
       }
-      for (int i = 0; i < 2 * m.kv_width; ++i) map.bias.push_back(static_cast<float>(rng.NextDouble()));
+      for (int64_t i = 0; i < outputs; ++i) map.bias.push_back(static_cast<float>(rng.NextDouble()));
       maps.push_back(std::move(map));
     }
-    return Store("random", m, maps);
+    ridge::Gate gate;
+    if (m.mixture > 1) {
+      for (int64_t i = 0; i < int64_t{m.mixture} * m.hidden; ++i) {
+        gate.weight.push_back(static_cast<float>(rng.NextDouble()) - 0.5f);
+      }
+      gate.bias.resize(m.mixture);
+    }
+    const std::string folder = absl::StrCat(folder_, "/random.", m.mixture, ".", m.previous_row ? 1 : 0);
+    EXPECT_TRUE(ridge::SaveMapSet(folder, m, maps, gate).ok());
+    return ridge::MapSet::Load(folder).value();
   }
 
   std::unique_ptr<kernels::Backend> backend_;

@@ -1,11 +1,14 @@
 #include "engine/fit/corpus.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/file.h"
+#include "engine/base/sha256.h"
 #include "engine/base/status.h"
 
 namespace ridgefill::fit {
@@ -28,7 +31,7 @@ class CorpusTest : public testing::Test {
     return LoadCorpus(*tokenizer_, folder_, {.document_tokens = tokens, .seed = seed});
   }
 
-  std::string folder_ = testing::TempDir() + "/corpus_test";
+  const std::string folder_ = absl::StrCat(testing::TempDir(), "/corpus_test.", getpid());
   std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
 };
 
@@ -53,6 +56,7 @@ TEST_F(CorpusTest, CutsFilesIntoEqualDocumentsAndMixesThem) {
   // Every document is its piece of the file, and files are mixed.
   for (const Document& document : *documents) {
     if (document.file != "a.txt") continue;
+    EXPECT_EQ(document.file_digest, base::Sha256Hex(text));
     EXPECT_TRUE(std::equal(document.ids.begin(), document.ids.end(), whole.begin() + document.begin));
   }
   bool mixed = false;

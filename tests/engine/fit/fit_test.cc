@@ -2,9 +2,11 @@
 #include "engine/fit/fit.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +18,7 @@
 #include "engine/fit/held_out_report.h"
 #include "engine/fit/row_file.h"
 #include "engine/fit/samples.h"
+#include "engine/fit/split_fitter.h"
 #include "engine/model/weight_source.h"
 #include "engine/ridge/device_maps.h"
 #include "engine/runtime/host_bytes.h"
@@ -46,7 +49,7 @@ class FitTest : public testing::Test {
     const auto source = model::WeightSource::Open("tests/data/golden/tiny/llama").value();
     model_ = model::Model::Load(*source, *backend_, {}).value();
     identity_ = model::MakeIdentity("tiny", source->config(), "tok", source->weights_digest());
-    folder_ = absl::StrCat(testing::TempDir(), "/fit_test.",
+    folder_ = absl::StrCat(testing::TempDir(), "/fit_test.", getpid(), ".",
                            testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::remove_all(folder_);
     documents_ = MakeDocuments(kTokens);
@@ -197,6 +200,7 @@ TEST_F(FitTest, SamplesTakeTheRowBeforeUnlessItIsAnOutlier) {
   const Samples samples = MakeSamples(files, kSplit, threshold, true);
   ASSERT_EQ(samples.inputs, 2 * d);
   ASSERT_LT(samples.rows.size(), kTokens - 1) << "a ratio near 1 leaves rows out";
+  EXPECT_EQ(samples.x.capacity(), samples.x.size()) << "held once";
   std::set<int32_t> kept;
   for (const RowRef& ref : samples.rows) kept.insert(ref.row);
   const absl::Span<const float> hidden = file->Hidden(kSplit);
@@ -230,9 +234,18 @@ TEST(Clusters, AreFoundByDirectionAroundTheMean) {
   }
   samples.ends = {300};
   const ridge::Gate gate = FindClusters(samples, 4, 3, 1);
+  const Samples unsorted = samples;
+  const float* const x = samples.x.data();
   ASSERT_EQ(gate.weight.size(), 12u);
   EXPECT_EQ(FindClusters(samples, 4, 3, 1).weight, gate.weight) << "the same seed";
   SortByMap(gate, samples);
+  EXPECT_EQ(samples.x.data(), x) << "in place";
+  for (int64_t i = 0; i < 300; ++i) {
+    const int64_t row = samples.rows[i].row;
+    EXPECT_TRUE(
+        std::equal(samples.x.begin() + 4 * i, samples.x.begin() + 4 * i + 4, unsorted.x.begin() + 4 * row))
+        << "inputs go with their row";
+  }
   ASSERT_EQ(samples.ends.size(), 3u);
   EXPECT_EQ(samples.ends.back(), 300);
   int64_t begin = 0;
@@ -248,6 +261,24 @@ TEST(Clusters, AreFoundByDirectionAroundTheMean) {
     EXPECT_EQ(in_group.size(), 1u);
     begin = end;
   }
+}
+
+// Sums of a layer of a mixture grow with the square of the inputs: 8 maps of an 8B model with the previous
+// row take some 10 GB, and 64 threads must not ask for 64 times that.
+TEST(LayersAtOnce, AreAsManyAsTheBudgetHolds) {
+  const auto layers = [](int64_t inputs, int maps, int threads) {
+    Samples samples;
+    samples.inputs = inputs;
+    samples.ends.resize(maps);
+    return LayersAtOnce(samples, /*kv_width=*/inputs / 8, threads);
+  };
+  EXPECT_EQ(layers(2 * 4096, 8, 64), 1);
+  EXPECT_EQ(layers(2 * 576, 8, 2), 2) << "a small model: a layer a thread";
+  EXPECT_EQ(layers(2 * 576, 8, 0), 1);
+  const int some = layers(2 * 2048, 1, 64);
+  EXPECT_GT(some, 1);
+  EXPECT_LT(some, 64);
+  EXPECT_LE(some * (2 * 2048LL * 2 * 2048 * 2 * 8), kSolveBytes) << "the two sums of squares alone";
 }
 
 TEST_F(FitTest, FitsBetterThanIdentityAndStoresItsReport) {
@@ -334,6 +365,23 @@ TEST_F(FitTest, ResumedAfterAKillEqualsUninterrupted) {
   }
 }
 
+// <out>/rows may hold files of someone else, or rows that were kept: they stay.
+TEST_F(FitTest, RemovesNoFileThatItDidNotTake) {
+  FitOptions options = Options("maps");
+  options.rows_folder.clear();
+  const std::string rows = options.out + "/rows", mine = rows + "/notes.txt",
+                    kept = rows + "/00009.safetensors";
+  std::filesystem::create_directories(rows + "/more");
+  ASSERT_TRUE(base::WriteFileAtomically(mine, "mine").ok());
+  ASSERT_TRUE(base::WriteFileAtomically(kept, "of a longer run").ok());
+  ASSERT_TRUE(Run(options).ok());
+  EXPECT_EQ(base::ReadFile(mine).value(), "mine");
+  EXPECT_EQ(base::ReadFile(kept).value(), "of a longer run");
+  EXPECT_TRUE(std::filesystem::exists(rows + "/more"));
+  EXPECT_FALSE(std::filesystem::exists(rows + "/00000.safetensors"));
+  EXPECT_FALSE(std::filesystem::exists(rows + "/00008.safetensors"));
+}
+
 TEST_F(FitTest, MoreRowsLaterEqualAllAtOnce) {
   const FitOptions whole = Options("whole");
   ASSERT_TRUE(Run(whole).ok());
@@ -411,14 +459,54 @@ TEST_F(FitTest, RefusesToCountDocumentsTwice) {
   EXPECT_EQ(ReasonOf(Run(own).status()), "ROWS_EMPTY");
 }
 
+// The same file cut into documents of another length: no two are the same, but their text is.
+TEST_F(FitTest, RefusesTextThatIsThereInOtherDocuments) {
+  const auto cut = [&](int64_t tokens, int64_t begin, const std::string& digest) {
+    std::vector<Document> documents = MakeDocuments(tokens);
+    for (size_t i = 0; i < documents.size(); ++i) {
+      documents[i].file = "novel.txt";
+      documents[i].file_digest = digest;
+      documents[i].begin = begin + static_cast<int64_t>(i) * tokens;
+      documents[i].ids[0] ^= begin > 0 ? 1 : 0;  // documents of one length are other ones too
+    }
+    return documents;
+  };
+  documents_ = cut(kTokens, 0, "a file");
+  const FitOptions first = Options("first");
+  ASSERT_TRUE(Run(first).ok());
+  const auto merged = [&](const std::string& name, int64_t tokens, int64_t begin, const std::string& digest) {
+    FitOptions options = Options(name);
+    options.merge = {first.rows_folder};
+    documents_ = cut(tokens, begin, digest);
+    return Run(options).status();
+  };
+  const absl::Status refused = merged("shorter", 40, 0, "a file");
+  EXPECT_EQ(ReasonOf(refused), "ROWS_SAME_TEXT");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("novel.txt"));
+  EXPECT_EQ(ReasonOf(merged("last_token", kTokens, 9 * kTokens - 1, "a file")), "ROWS_SAME_TEXT");
+  EXPECT_TRUE(merged("behind", kTokens, 9 * kTokens, "a file").ok()) << "the text that follows";
+  EXPECT_TRUE(merged("other", 40, 0, "another file of this name").ok());
+}
+
 TEST_F(FitTest, SeveralSplitsFromOnePassEqualEachAlone) {
   const FitOptions alone = Options("alone");
   ASSERT_TRUE(Run(alone).ok());
   FitOptions both = Options("both");
   both.splits = {1, 2};
+  std::map<FitStage, FitProgress> last;
+  both.progress = [&](const FitProgress& p) {
+    EXPECT_GT(p.done, last[p.stage].done) << Name(p.stage);
+    if (last[p.stage].total > 0) {
+      EXPECT_EQ(p.total, last[p.stage].total);
+    }
+    last[p.stage] = p;
+    return absl::OkStatus();
+  };
   const auto result = Run(both);
   ASSERT_TRUE(result.ok()) << result.status();
   ASSERT_THAT(result->sets, SizeIs(2));
+  for (const auto& [stage, progress] : last) EXPECT_EQ(progress.done, progress.total) << Name(stage);
+  EXPECT_EQ(last[FitStage::kSolve].total, 2 + 1) << "the late layers of both splits";
   EXPECT_EQ(result->sets[0].folder, both.out + "/split-1");
   EXPECT_EQ(result->sets[1].manifest.split, 2);
   EXPECT_EQ(base::ReadFile(both.out + "/split-1/ridgefill.json").value(),

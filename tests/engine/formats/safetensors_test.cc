@@ -2,10 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "tests/engine/formats/refusals.h"
 
 namespace ridgefill::formats {
@@ -27,7 +29,8 @@ class SafetensorsTest : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = std::filesystem::path(testing::TempDir()) /
-              testing::UnitTest::GetInstance()->current_test_info()->name();
+              absl::StrCat("safetensors_test.", getpid(), ".",
+                           testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
   }

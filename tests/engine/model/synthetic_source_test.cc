@@ -4,9 +4,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <functional>
 
+#include "absl/strings/str_cat.h"
 #include "tests/engine/formats/refusals.h"
 #include "tests/engine/model/synthetic_model.h"
 
@@ -22,7 +24,8 @@ class SyntheticSourceTest : public testing::TestWithParam<std::string> {
   void SetUp() override {
     std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
     std::replace(name.begin(), name.end(), '/', '_');
-    root_ = std::filesystem::path(testing::TempDir()) / ("synthetic_source_" + name);
+    root_ =
+        std::filesystem::path(testing::TempDir()) / absl::StrCat("synthetic_source_", getpid(), ".", name);
     std::filesystem::remove_all(root_);
     std::filesystem::create_directories(root_);
   }

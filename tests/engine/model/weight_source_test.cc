@@ -1,6 +1,7 @@
 // Both containers give the same tensors; what does not fit the architecture is refused by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -94,8 +95,8 @@ TEST(WeightSource, NamesAPathThatIsNoModel) {
 class BrokenFolder : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ =
-        absl::StrCat(testing::TempDir(), "/", testing::UnitTest::GetInstance()->current_test_info()->name());
+    folder_ = absl::StrCat(testing::TempDir(), "/weight_source_test.", getpid(), ".",
+                           testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::remove_all(folder_);
     std::filesystem::copy(Tiny("llama"), folder_);
   }

@@ -1,6 +1,7 @@
 #include "engine/ridge/map_set.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
@@ -37,7 +38,7 @@ class MapSetTest : public testing::Test {
 
  protected:
   MapSetTest() {
-    folder_ = absl::StrCat(testing::TempDir(), "/map_set_test.",
+    folder_ = absl::StrCat(testing::TempDir(), "/map_set_test.", getpid(), ".",
                            testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::remove_all(folder_);
   }
@@ -298,6 +299,9 @@ TEST_F(MapSetTest, RefusesBadManifestsNamingTheField) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(word)));
   };
   expect(changed([](Json& j) { j["format_version"] = 3; }), "MAPS_FORMAT_VERSION", "3");
+  expect(changed([](Json& j) { j["format_version"] = 3; }), "MAPS_FORMAT_VERSION", "this build reads 1 to 2");
+  expect(changed([](Json& j) { j.erase("format_version"), j["format"] = 2; }), "MAPS_FORMAT_VERSION",
+         "published format 2 is not supported; this build reads 1");
   expect(changed([](Json& j) { j.erase("format_version"); }), "JSON_MISSING_KEY", "format_version");
   expect(changed([](Json& j) { j["split"] = 5; }), "MAPS_MANIFEST", "split");
   expect(changed([](Json& j) { j["split"] = "2"; }), "JSON_TYPE", "split");

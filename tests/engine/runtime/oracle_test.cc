@@ -117,6 +117,29 @@ TEST_P(OracleTest, FilledPrefillEqualsTheMethodOnWholeTensors) {
   }
 }
 
+// Of whatever maps a set has, in chunks that rows of every map fall into.
+TEST_P(OracleTest, EveryKindOfMapsFillsAsTheMethodOnWholeTensors) {
+  const int split = 1;
+  const auto tokens = RandomTokens(7, 150, tiny().vocab());
+  std::vector<float> norms = PlainRowNorms(tiny(), tokens, split);
+  std::nth_element(norms.begin(), norms.begin() + 140, norms.end());
+  const float threshold = norms[140];
+  for (const MapKind kind : kFoldedKinds) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    const auto maps = tiny().RandomMaps(split, threshold, kind);
+    TrioOptions options = Options();
+    options.maps = maps.get();
+    options.prefill.chunk_tokens = 64;
+    Trio trio(options);
+    for (const ridge::FillDecision& decision :
+         {Speed(split, 32), Quality(split, 32, 0.3f, ridge::Selector::kRandom)}) {
+      const PlainFill fill{maps.get(), PlanFor(tiny(), tokens, decision, threshold)};
+      ExpectSame(trio.Run(GreedyCall(tokens, decision, kAnswer)),
+                 PlainAnswer(tiny(), tokens, kAnswer, &fill));
+    }
+  }
+}
+
 // The selected rows too, whatever the chunks that the scoring rows and the bulk fall into.
 TEST_P(OracleTest, QualityEqualsTheMethodOnWholeTensors) {
   using ridge::Selector;

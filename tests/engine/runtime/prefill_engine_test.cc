@@ -328,7 +328,7 @@ TEST_F(LowerLayersTest, AndForQuality) { ExpectSameFrames(Call(200, Quality(1, 4
 
 TEST_F(LowerLayersTest, AreNotEnoughForUnfoldedMaps) {
   const TinyModel lower(*kernels::MakeCpuBackend({.threads = 1}), 2);
-  const auto maps = lower.RandomMaps(1, 0, /*folded=*/false);
+  const auto maps = lower.RandomMaps(1, 0, MapKind::kUnfolded);
   Start({.chunk_tokens = 64, .context_tokens = 256}, maps.get(), lower);
   EXPECT_EQ(ReasonOf(Submit(Call(200, Speed(1, 40)), std::make_shared<Seen>())), "LAYERS_NOT_LOADED");
   EXPECT_EQ(Run(Call(200, ExactOnDecode(1)))->Wait(), absl::OkStatus());

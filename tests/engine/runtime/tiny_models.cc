@@ -232,7 +232,9 @@ Hello TinyModel::MakeHello(const std::string& maps_digest) const {
 }
 
 std::unique_ptr<ridge::DeviceMaps> TinyModel::RandomMaps(int split, float outlier_threshold,
-                                                         bool folded) const {
+                                                         MapKind kind) const {
+  const bool folded = kind != MapKind::kUnfolded;
+  const bool mixed = kind == MapKind::kMixture || kind == MapKind::kMixtureAndPreviousRow;
   const model::ModelConfig& config = model_->config();
   ridge::MapSetManifest manifest;
   manifest.model = MakeHello().model;
@@ -242,22 +244,22 @@ std::unique_ptr<ridge::DeviceMaps> TinyModel::RandomMaps(int split, float outlie
   manifest.split = split;
   manifest.folded = folded;
   manifest.outlier_threshold = outlier_threshold;
-  manifest.mixture = folded ? 3 : 1;
-  manifest.previous_row = folded;
-  manifest.normalised = folded;
+  manifest.mixture = mixed ? 3 : 1;
+  manifest.previous_row = kind == MapKind::kPreviousRow || kind == MapKind::kMixtureAndPreviousRow;
+  manifest.normalised = mixed;
   base::Rng rng(split);
   const auto random = [&](int64_t count) {
     std::vector<float> values(count);
     for (float& value : values) value = static_cast<float>(rng.NextDouble() - 0.5);
     return values;
   };
-  const int64_t outputs = folded ? 2LL * 3 * config.kv_width() : config.hidden;
+  const int64_t outputs = folded ? 2LL * manifest.mixture * config.kv_width() : config.hidden;
   std::vector<ridge::LayerMap> maps;
   for (int layer = split + 1; layer < config.layers; ++layer) {
     maps.push_back({layer, random(outputs * ridge::MapInputs(manifest)), random(outputs)});
   }
   ridge::Gate gate;
-  if (folded) gate = {random(3LL * config.hidden), {0, 0, 0}};
+  if (mixed) gate = {random(3LL * config.hidden), {0, 0, 0}};
   const std::string folder = absl::StrCat(testing::TempDir(), "/runtime_maps.", getpid(), ".", split);
   Ok(ridge::SaveMapSet(folder, manifest, maps, gate));
   const auto set = Ok(ridge::MapSet::Load(folder));

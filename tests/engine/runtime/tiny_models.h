@@ -14,6 +14,10 @@
 
 namespace ridgefill::runtime {
 
+enum class MapKind : uint8_t { kUnfolded, kPlain, kPreviousRow, kMixture, kMixtureAndPreviousRow };
+inline constexpr MapKind kFoldedKinds[] = {MapKind::kPlain, MapKind::kPreviousRow, MapKind::kMixture,
+                                           MapKind::kMixtureAndPreviousRow};
+
 class TinyModel {
  public:
   // Layers [0, layer_end); -1: all and the head.
@@ -23,10 +27,10 @@ class TinyModel {
   const model::Model& model() const { return *model_; }
   int layers() const { return model_->config().layers; }
   int vocab() const { return model_->config().vocab; }
-  // Random maps for `split`, through a map set on disk: unfolded ones, or a folded mixture of three with the
-  // previous row as a second input. A threshold that makes some rows outliers.
+  // Random maps for `split`, through a map set on disk; a mixture is one of three. A threshold that makes
+  // some rows outliers.
   std::unique_ptr<ridge::DeviceMaps> RandomMaps(int split, float outlier_threshold = 0.0f,
-                                                bool folded = true) const;
+                                                MapKind kind = MapKind::kMixtureAndPreviousRow) const;
   Hello MakeHello(const std::string& maps_digest = "") const;
 
  private:

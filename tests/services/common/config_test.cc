@@ -1,6 +1,7 @@
 #include "services/common/config.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -209,7 +210,7 @@ TEST(MemoryTest, ReadsWhatTheSystemSays) {
 // A container that has read a model's file is full of page cache, which the kernel gives back.
 TEST(MemoryTest, FilesThatWereReadCountAsFree) {
   namespace fs = std::filesystem;
-  const fs::path root = fs::path(testing::TempDir()) / "memory_test_root";
+  const fs::path root = fs::path(testing::TempDir()) / absl::StrCat("memory_test_root.", getpid());
   const auto write = [&](const std::string& path, const std::string& text) {
     fs::create_directories((root / path).parent_path());
     std::ofstream(root / path) << text;
@@ -249,7 +250,7 @@ TEST(MemoryTest, CountsWeights) {
 
 TEST(ModelFilesTest, FindsByPathAndByName) {
   namespace fs = std::filesystem;
-  const fs::path home = fs::path(testing::TempDir()) / "home";
+  const fs::path home = fs::path(testing::TempDir()) / absl::StrCat("config_test_home.", getpid());
   fs::create_directories(home / "models" / "folder");
   fs::create_directories(home / "maps" / "single");
   fs::create_directories(home / "maps" / "unfinished");

@@ -27,7 +27,7 @@ class LoadedModelTest : public testing::Test {
 
  protected:
   // Zeros for the tiny model, split 1.
-  void WriteMaps(bool folded) {
+  void WriteMaps(bool folded, int mixture = 1, bool previous_row = false) {
     config::v1::ModelSourceConfig source;
     source.set_model(kTiny);
     const OpenedModel opened = OpenModel("", source).value();
@@ -39,12 +39,18 @@ class LoadedModelTest : public testing::Test {
     manifest.kv_width = config.kv_width();
     manifest.split = 1;
     manifest.folded = folded;
-    const int64_t outputs = folded ? 2 * config.kv_width() : config.hidden;
+    manifest.mixture = mixture;
+    manifest.previous_row = previous_row;
+    const int64_t outputs = folded ? int64_t{2} * mixture * config.kv_width() : config.hidden;
+    const int64_t inputs = ridge::MapInputs(manifest);
     std::vector<ridge::LayerMap> maps;
     for (int layer = 2; layer < config.layers; ++layer) {
-      maps.push_back({layer, std::vector<float>(outputs * config.hidden), std::vector<float>(outputs)});
+      maps.push_back({layer, std::vector<float>(outputs * inputs), std::vector<float>(outputs)});
     }
-    ASSERT_TRUE(ridge::SaveMapSet(folder_, manifest, maps).ok());
+    ridge::Gate gate;
+    if (mixture > 1)
+      gate = {std::vector<float>(int64_t{mixture} * config.hidden), std::vector<float>(mixture)};
+    ASSERT_TRUE(ridge::SaveMapSet(folder_, manifest, maps, gate).ok());
   }
 
   absl::StatusOr<LoadedModel> Load(bool lower_layers_only) {
@@ -73,6 +79,22 @@ TEST_F(LoadedModelTest, LowerLayersAloneNeedFoldedMaps) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("ridgefill fit"));
   const auto all = Load(/*lower_layers_only=*/false);
   EXPECT_TRUE(all.ok()) << all.status();
+}
+
+// The check before a model is loaded against what the packed maps of the oracle, all f32, really take.
+TEST_F(LoadedModelTest, MapsAreCountedAsTheyArePacked) {
+  struct Kind {
+    bool folded, previous_row;
+    int mixture;
+  };
+  for (const Kind& kind : {Kind{true, false, 1}, Kind{true, true, 1}, Kind{true, false, 3},
+                           Kind{true, true, 3}, Kind{false, false, 1}}) {
+    WriteMaps(kind.folded, kind.mixture, kind.previous_row);
+    const LoadedModel model = Load(/*lower_layers_only=*/false).value();
+    const double counted = 4.0 * static_cast<double>(MapParameters(model.map_set->manifest()));
+    EXPECT_NEAR(counted, static_cast<double>(model.maps->bytes()), 0.02 * counted)
+        << kind.folded << " " << kind.mixture << " " << kind.previous_row;
+  }
 }
 
 TEST_F(LoadedModelTest, KvMemoryMustHoldOneContext) {

@@ -55,7 +55,7 @@ absl::Status FilledForward::Lower(absl::Span<const int32_t> ids, int64_t prompt_
     norms_.insert(norms_.end(), norms.begin(), norms.end());
   }
   if (scores == nullptr) return absl::OkStatus();
-  RF_ASSIGN_OR_RETURN(scores_, scores->Mean(pass_->stream()));
+  RF_ASSIGN_OR_RETURN(scores_, scores->Read(pass_->stream()));
   return absl::OkStatus();
 }
 

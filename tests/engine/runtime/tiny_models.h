@@ -14,6 +14,12 @@
 
 namespace ridgefill::runtime {
 
+enum class MapKind {
+  kPlain,    // folded, one map a layer
+  kMixture,  // folded, three maps a layer, with the previous row as a second input
+  kUnfolded,
+};
+
 class TinyModel {
  public:
   // Layers [0, layer_end); -1: all and the head.
@@ -23,10 +29,9 @@ class TinyModel {
   const model::Model& model() const { return *model_; }
   int layers() const { return model_->config().layers; }
   int vocab() const { return model_->config().vocab; }
-  // Random maps for `split`, through a map set on disk: unfolded ones, or a folded mixture of three with the
-  // previous row as a second input. A threshold that makes some rows outliers.
+  // Random maps for `split`, through a map set on disk. A threshold that makes some rows outliers.
   std::unique_ptr<ridge::DeviceMaps> RandomMaps(int split, float outlier_threshold = 0.0f,
-                                                bool folded = true) const;
+                                                MapKind kind = MapKind::kMixture) const;
   Hello MakeHello(const std::string& maps_digest = "") const;
 
  private:
@@ -54,6 +59,10 @@ Answer PlainAnswer(const TinyModel& tiny, const std::vector<int32_t>& tokens, in
                    const PlainFill* fill = nullptr);
 // ||h_S|| of every row.
 std::vector<float> PlainRowNorms(const TinyModel& tiny, const std::vector<int32_t>& tokens, int split);
+// The most attention that the rows from fill.plan.tail_begin on pay to each row in the layers from the split
+// on, when they and the plan's outliers run there exactly and all other rows are filled.
+std::vector<float> PlainProbe(const TinyModel& tiny, const std::vector<int32_t>& tokens,
+                              const PlainFill& fill);
 // The mean attention that the last 64 rows pay to each row in the four layers below the split.
 std::vector<float> PlainScores(const TinyModel& tiny, const std::vector<int32_t>& tokens, int split);
 

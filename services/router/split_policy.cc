@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
+#include "engine/ridge/selection.h"
 
 namespace ridgefill::router {
 namespace {
@@ -92,6 +93,7 @@ absl::StatusOr<FillDecision> Decide(const PolicyOptions& options, const PromptFa
     decision.share = prompt.share.value_or(options.share);
     decision.selector = prompt.selector;
   }
+  decision.wire_form = ridge::NeedsProbe(decision) ? ridge::WireForm::kHidden : options.wire_form;
   decision.split = prefill.split;
   decision.tail = tail;
   decision.reason = prompt.mode == Mode::kAuto ? "LONG_PROMPT" : "REQUESTED";

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/base/rng.h"
+#include "engine/eval/subject.h"
 #include "engine/runtime/decode_request.h"
 #include "tests/engine/runtime/trio.h"
 
@@ -157,6 +157,31 @@ TEST_P(WireFormTest, AProbeLeavesTheCacheOfItsPlan) {
     for (int layer = 0; layer < Tiny().layers(); ++layer) {
       EXPECT_TRUE(none.Layer(layer) == speed.Layer(layer)) << "layer " << layer;
       EXPECT_EQ(probe.Layer(layer) == speed.Layer(layer), layer <= kSplit) << "layer " << layer;
+    }
+  }
+}
+
+// Engine and evaluation: the same rows, the same cache.
+TEST_P(WireFormTest, AProbeIsTheEvaluations) {
+  const auto prefill = Prefill(nullptr);
+  eval::Subject::Options options;
+  options.max_tokens = 320;
+  options.chunk_rows = 100;
+  const auto subject = eval::Subject::Create(Tiny().model(), *maps_, options).value();
+  for (int64_t length : {130, 257, 320}) {
+    for (int tail : {32, 80}) {
+      const auto tokens = RandomTokens(length, length, Tiny().vocab());
+      CacheAfterPrompt engine(*prefill, maps_.get(), 24);
+      engine.Run(tokens, Hidden(Quality(kSplit, tail, 0.4f, ridge::Selector::kProbe)));
+      ASSERT_TRUE(subject->Lower(tokens).ok());
+      ASSERT_TRUE(
+          subject->RunFilled({eval::Fill::kRidge, ridge::Selector::kProbe, 0.4f}, {length, tail}).ok());
+      EXPECT_EQ(engine.request().plan.outliers, subject->plan().outliers);
+      EXPECT_EQ(engine.request().plan.selected, subject->plan().selected);
+      EXPECT_FALSE(subject->plan().selected.empty());
+      for (int layer = 0; layer < Tiny().layers(); ++layer) {
+        EXPECT_TRUE(engine.Layer(layer) == subject->forward().ReadKv(layer).value()) << "layer " << layer;
+      }
     }
   }
 }

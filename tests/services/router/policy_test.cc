@@ -90,6 +90,22 @@ TEST(SplitPolicyTest, QualitySelectsTheShareThatWasAskedForWithinTheOperatorsLim
   EXPECT_EQ(Must({}, {Mode::kSpeed, 8000, 8000}, kWithMaps).share, 0.0f);
 }
 
+TEST(SplitPolicyTest, AProbeAndTheOperatorTakeWireFormHidden) {
+  using ridge::WireForm;
+  PolicyOptions options;
+  PromptFacts probe{Mode::kQuality, 8000, 8000};
+  probe.selector = ridge::Selector::kProbe;
+  EXPECT_EQ(Must(options, {Mode::kQuality, 8000, 8000}, kWithMaps).wire_form, WireForm::kKv);
+  EXPECT_EQ(Must(options, {Mode::kSpeed, 8000, 8000}, kWithMaps).wire_form, WireForm::kKv);
+  EXPECT_EQ(Must(options, probe, kWithMaps).wire_form, WireForm::kHidden);
+  options.wire_form = WireForm::kHidden;
+  EXPECT_EQ(Must(options, {Mode::kQuality, 8000, 8000}, kWithMaps).wire_form, WireForm::kHidden);
+  EXPECT_EQ(Must(options, {Mode::kAuto, 8000, 8000}, kWithMaps).wire_form, WireForm::kHidden);
+  EXPECT_EQ(Must(options, {Mode::kExact, 8000, 8000}, kWithMaps).wire_form, WireForm::kKv);
+  probe.tokens = probe.uncached = 600;
+  EXPECT_EQ(Must(options, probe, kWithMaps).wire_form, WireForm::kKv) << "a short prompt runs EXACT";
+}
+
 TEST(SplitPolicyTest, TheOperatorMayForbidFillingAndSetTheTail) {
   PolicyOptions options;
   options.forbid_filled = true;

@@ -1,6 +1,5 @@
 // The device side of the decode engine: the KV cache, one decode batch, one piece of a prompt or of its fill.
-// Owns all
-// buffers; results come back as host memory that holds until the next call.
+// Owns all buffers; results come back as host memory that holds until the next call.
 //
 // Not thread-safe: owned by the decode engine's thread.
 #pragma once

@@ -25,7 +25,7 @@ inline constexpr int kSelectionWindow = 32;
 // draw 0.0013 to 0.003, the best windows of plain prose 0.0009 to 0.0025 and all but one to seven less than
 // this.
 inline constexpr float kLeastAttention = 0.001f;
-// The same of a probe, whose scores are maxima over rows, heads and layers.
+// The same of a probe, whose scores are maxima: leaves out what no head looks at (docs/method.md, "Modes").
 inline constexpr float kLeastProbe = 0.05f;
 
 struct SelectionOptions {

@@ -4,7 +4,6 @@
 
 #include "engine/base/check.h"
 #include "engine/base/status.h"
-#include "engine/runtime/selection_scores.h"
 
 namespace ridgefill::eval {
 namespace {
@@ -55,12 +54,27 @@ absl::Status FilledForward::Lower(absl::Span<const int32_t> ids, int64_t prompt_
     norms_.insert(norms_.end(), norms.begin(), norms.end());
   }
   if (scores == nullptr) return absl::OkStatus();
-  RF_ASSIGN_OR_RETURN(scores_, scores->Mean(pass_->stream()));
+  RF_ASSIGN_OR_RETURN(scores_, scores->Read(pass_->stream()));
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> FilledForward::Probe(const ridge::FillPlan& plan,
+                                                        runtime::FillPass& fill) {
+  RF_CHECK(plan.tokens <= static_cast<int64_t>(ids_.size()) && plan.selected.empty());
+  RF_ASSIGN_OR_RETURN(const auto scores, runtime::SelectionScores::CreateProbe(
+                                             model_, split_, plan.tail_begin, plan.tokens, pass_->stream()));
+  RF_RETURN_IF_ERROR(FillBulk(plan, &fill));
+  RF_RETURN_IF_ERROR(RunExactRows(scores.get()));
+  return scores->Read(pass_->stream());
 }
 
 absl::Status FilledForward::Late(const ridge::FillPlan& plan, runtime::FillPass* fill) {
   RF_CHECK(plan.tokens == static_cast<int64_t>(ids_.size()));
+  RF_RETURN_IF_ERROR(FillBulk(plan, fill));
+  return RunExactRows();
+}
+
+absl::Status FilledForward::FillBulk(const ridge::FillPlan& plan, runtime::FillPass* fill) {
   exact_rows_ = plan.ExactRows();
   outliers_ = plan.outliers;
   const std::vector<int32_t> all = runtime::Positions(0, plan.tokens);
@@ -73,7 +87,7 @@ absl::Status FilledForward::Late(const ridge::FillPlan& plan, runtime::FillPass*
     const int64_t count = std::min(chunk_rows_, rows - begin);
     RF_RETURN_IF_ERROR(FillRows(absl::MakeConstSpan(bulk).subspan(begin, count), *fill));
   }
-  return RunExactRows();
+  return absl::OkStatus();
 }
 
 absl::Status FilledForward::LateOverCache(const ridge::FillPlan& plan) {
@@ -121,14 +135,23 @@ absl::Status FilledForward::FillRows(absl::Span<const int32_t> rows, runtime::Fi
   return pass_->backend().Synchronize(pass_->stream());
 }
 
-absl::Status FilledForward::RunExactRows() {
+// The rows of a probe go apart from the outliers before them: what is scored lies side by side.
+absl::Status FilledForward::RunExactRows(runtime::SelectionScores* probe) {
   const int64_t rows = static_cast<int64_t>(exact_rows_.size());
-  for (int64_t begin = 0; begin < rows; begin += chunk_rows_) {
-    const int64_t count = std::min(chunk_rows_, rows - begin);
+  const int64_t outliers = probe == nullptr ? 0 : static_cast<int64_t>(outliers_.size());
+  for (int64_t begin = 0, count = 0; begin < rows; begin += count) {
+    count = std::min(chunk_rows_, (begin < outliers ? outliers : rows) - begin);
     const auto positions = absl::MakeConstSpan(exact_rows_).subspan(begin, count);
     const TensorView hidden = late_.view().Rows(begin, count);
     RF_RETURN_IF_ERROR(pass_->Gather(h_split_.view(), positions, hidden));
-    RF_RETURN_IF_ERROR(pass_->Forward({positions, hidden, split_, model_.config().layers, {}}));
+    runtime::SequencePass::Layers layers{positions, hidden, split_, model_.config().layers, {}};
+    if (probe != nullptr && begin >= outliers) {
+      layers.on_query = [&](int layer, const TensorView& q) {
+        return probe->Add(pass_->stream(), layer, q,
+                          {&pass_->cache(), pass_->block_table(), positions.front()});
+      };
+    }
+    RF_RETURN_IF_ERROR(pass_->Forward(layers));
   }
   return absl::OkStatus();
 }

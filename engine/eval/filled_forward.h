@@ -16,6 +16,7 @@
 #include "engine/model/model.h"
 #include "engine/ridge/fill_plan.h"
 #include "engine/runtime/fill_pass.h"
+#include "engine/runtime/selection_scores.h"
 #include "engine/runtime/sequence_pass.h"
 
 namespace ridgefill::eval {
@@ -33,6 +34,11 @@ class FilledForward {
   const std::vector<float>& norms() const { return norms_; }
   // As runtime::SelectionScores gives them, [prompt_tokens], for ridge::SelectRows; empty without.
   const std::vector<float>& scores() const { return scores_; }
+
+  // What a probe sees, as runtime::SelectionScores gives it, [plan.tokens]: rows [plan.tail_begin,
+  // plan.tokens) and the plan's outliers run the late layers with all other rows before them filled. A
+  // prompt's plan: it may be shorter than the document. Before Late, which overwrites all that this leaves.
+  absl::StatusOr<std::vector<float>> Probe(const ridge::FillPlan& plan, runtime::FillPass& fill);
 
   // Layers [split, L): the plan's rows exactly, the others by `fill` (made for the same split; may be null
   // when the plan fills nothing). plan.tokens is the document's length.
@@ -60,8 +66,9 @@ class FilledForward {
  private:
   FilledForward(const model::Model& model, int split, int64_t chunk_rows)
       : model_(model), split_(split), chunk_rows_(chunk_rows) {}
+  absl::Status FillBulk(const ridge::FillPlan& plan, runtime::FillPass* fill);
   absl::Status FillRows(absl::Span<const int32_t> rows, runtime::FillPass& fill);
-  absl::Status RunExactRows();
+  absl::Status RunExactRows(runtime::SelectionScores* probe = nullptr);
   kernels::KvSpan Span(int layer) const;
   kernels::TensorView Chunk(int64_t rows) const { return chunk_.view().Rows(0, rows); }
 

@@ -118,7 +118,7 @@ absl::StatusOr<Record> NeedleMeasure::Values(Subject& subject, int64_t item) con
   for (const Variant& variant : variants_) {
     RF_RETURN_IF_ERROR(subject.RunFilled(variant, shape));
     RF_ASSIGN_OR_RETURN(Record run, Score(subject.forward(), needle));
-    const ridge::FillPlan plan = subject.Plan(variant, shape);
+    const ridge::FillPlan& plan = subject.plan();
     run["outliers"] = plan.outliers.size();
     run["selected"] = plan.selected.size();
     out["runs"].push_back(std::move(run));

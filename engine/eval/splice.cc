@@ -47,8 +47,8 @@ class Splicer {
     RF_ASSIGN_OR_RETURN(exact_nll_, forward_.NextTokenNll(begin(), end()));
     RF_ASSIGN_OR_RETURN(exact_rows_, forward_.CopyRows(begin(), end()));
     RF_ASSIGN_OR_RETURN(exact_, ReadLayers());
-    plan_ = subject_.Plan(variant_, shape_);
     RF_RETURN_IF_ERROR(subject_.RunFilled(variant_, shape_));
+    plan_ = subject_.plan();
     RF_ASSIGN_OR_RETURN(filled_, ReadLayers());
     return absl::OkStatus();
   }

@@ -41,10 +41,22 @@ absl::Status Subject::RunExact() {
 }
 
 absl::Status Subject::RunFilled(const Variant& variant, const Shape& shape) {
-  return forward_->Late(Plan(variant, shape), fills_.at(variant.fill).get());
+  RF_ASSIGN_OR_RETURN(plan_, MakePlan(variant, shape));
+  return forward_->Late(plan_, fills_.at(variant.fill).get());
 }
 
-ridge::FillPlan Subject::Plan(const Variant& variant, const Shape& shape) const {
+std::vector<int32_t> Subject::Outliers() const {
+  std::vector<int32_t> rows;
+  for (size_t row = 0; row < ids_.size(); ++row) {
+    if (ridge::IsOutlier(static_cast<int64_t>(row), forward_->norms()[row], manifest().outlier_threshold)) {
+      rows.push_back(static_cast<int32_t>(row));
+    }
+  }
+  return rows;
+}
+
+// As the engines would see the prompt; the forced rows behind it are exact like generated ones.
+absl::StatusOr<ridge::FillPlan> Subject::MakePlan(const Variant& variant, const Shape& shape) {
   const int64_t tokens = static_cast<int64_t>(ids_.size());
   RF_CHECK(0 < shape.tail && shape.tail <= shape.prompt_tokens && shape.prompt_tokens <= tokens);
   ridge::FillDecision decision;
@@ -53,17 +65,16 @@ ridge::FillPlan Subject::Plan(const Variant& variant, const Shape& shape) const 
   decision.tail = static_cast<int>(shape.tail);
   decision.selector = variant.selector;
   decision.share = variant.share;
-  std::vector<int32_t> outliers;
-  for (int64_t row = 0; row < tokens; ++row) {
-    if (ridge::IsOutlier(row, forward_->norms()[row], manifest().outlier_threshold)) {
-      outliers.push_back(static_cast<int32_t>(row));
-    }
-  }
-  // As the engines would see the prompt; the forced rows behind it are exact like generated ones.
+  const std::vector<int32_t> outliers = Outliers();
   const auto prompt = absl::MakeConstSpan(ids_).subspan(0, shape.prompt_tokens);
-  const std::vector<int32_t> in_bulk(outliers.begin(),
-                                     std::lower_bound(outliers.begin(), outliers.end(), shape.tail_begin()));
-  const auto selected = ridge::SelectRows(decision, prompt, forward_->scores(), in_bulk);
+  std::vector<float> scores = forward_->scores();
+  if (ridge::NeedsProbe(decision) && shape.tail_begin() > 0) {
+    ridge::FillDecision probe = decision;
+    probe.tail = static_cast<int>(shape.prompt_tokens - ridge::ProbeBegin(decision, shape.prompt_tokens));
+    RF_ASSIGN_OR_RETURN(scores, forward_->Probe(ridge::MakeFillPlan(probe, shape.prompt_tokens, outliers, {}),
+                                                *fills_.at(variant.fill)));
+  }
+  const std::vector<int32_t> selected = ridge::SelectRows(decision, prompt, scores, outliers);
   decision.tail = static_cast<int>(tokens - shape.tail_begin());
   return ridge::MakeFillPlan(decision, tokens, outliers, selected);
 }

@@ -60,8 +60,8 @@ class Subject {
   absl::Status Lower(absl::Span<const int32_t> ids, int64_t prompt_tokens = 0);
   absl::Status RunExact();
   absl::Status RunFilled(const Variant& variant, const Shape& shape);
-  // What RunFilled runs exactly.
-  ridge::FillPlan Plan(const Variant& variant, const Shape& shape) const;
+  // What the last RunFilled ran exactly.
+  const ridge::FillPlan& plan() const { return plan_; }
 
   FilledForward& forward() { return *forward_; }
   const model::Model& model() const { return model_; }
@@ -72,9 +72,13 @@ class Subject {
   Subject(const model::Model& model, const ridge::DeviceMaps& maps, int64_t max_tokens)
       : model_(model), maps_(maps), max_tokens_(max_tokens) {}
 
+  absl::StatusOr<ridge::FillPlan> MakePlan(const Variant& variant, const Shape& shape);
+  std::vector<int32_t> Outliers() const;
+
   const model::Model& model_;
   const ridge::DeviceMaps& maps_;
   const int64_t max_tokens_;
+  ridge::FillPlan plan_;
   std::vector<int32_t> ids_;
   std::unique_ptr<FilledForward> forward_;
   std::map<Fill, std::unique_ptr<runtime::FillPass>> fills_;

@@ -133,7 +133,7 @@ absl::StatusOr<Record> TextMeasure::FilledValues(Subject& subject, const kernels
     RF_RETURN_IF_ERROR(subject.RunFilled(variant, shape));
     RF_ASSIGN_OR_RETURN(const auto pairs, forward.scorer().Compare(exact, forward.Rows(begin, end),
                                                                    forward.TokensAfter(begin, end)));
-    runs.push_back(RunValues(subject.Plan(variant, shape), pairs));
+    runs.push_back(RunValues(subject.plan(), pairs));
   }
   return runs;
 }

@@ -37,10 +37,14 @@ absl::string_view Name(Mode mode) {
   RF_CHECK(false);
 }
 
+absl::string_view Name(WireForm form) { return form == WireForm::kHidden ? "hidden" : "kv"; }
+
 absl::string_view Name(Selector selector) {
   switch (selector) {
     case Selector::kAttention:
       return "attention";
+    case Selector::kProbe:
+      return "probe";
     case Selector::kRandom:
       return "random";
     case Selector::kRarity:

@@ -18,10 +18,12 @@ enum class LatePassAt : uint8_t { kDecode, kPrefill };
 
 // What the prefill worker sends: filled late K and V, or h_S of every row for the decode worker to fill.
 enum class WireForm : uint8_t { kKv, kHidden };
+absl::string_view Name(WireForm form);  // "kv", "hidden"
 
-// How QUALITY chooses the bulk rows that run exactly; the last three are there to compare the first with.
-enum class Selector : uint8_t { kAttention, kRandom, kRarity, kNone };
-absl::string_view Name(Selector selector);  // "attention", "random", "rarity", "none"
+// How QUALITY chooses the bulk rows that run exactly: by attention in the lower layers, or in the late ones
+// over the filled cache; the last three are there to compare with.
+enum class Selector : uint8_t { kAttention, kProbe, kRandom, kRarity, kNone };
+absl::string_view Name(Selector selector);  // "attention", "probe", "random", "rarity", "none"
 
 // What the router decided for one request; travels with it. Never kAuto.
 struct FillDecision {

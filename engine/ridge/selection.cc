@@ -93,6 +93,9 @@ std::vector<int32_t> SelectRows(const FillDecision& decision, absl::Span<const i
     case Selector::kAttention:
       options.least = kLeastAttention;
       return SelectWindows(attention, bulk_end, outliers, options);
+    case Selector::kProbe:
+      options.least = kLeastProbe;
+      return SelectWindows(attention, bulk_end, outliers, options);
     case Selector::kRandom:
       return SelectWindows(RandomScores(bulk_end, kRandomSeed), bulk_end, outliers, options);
     case Selector::kRarity:
@@ -109,6 +112,14 @@ int64_t MostSelected(const FillDecision& decision, int64_t bulk_rows) {
 
 bool NeedsAttentionScores(const FillDecision& decision) {
   return decision.mode == Mode::kQuality && decision.selector == Selector::kAttention;
+}
+
+bool NeedsProbe(const FillDecision& decision) {
+  return decision.mode == Mode::kQuality && decision.selector == Selector::kProbe;
+}
+
+int64_t ProbeBegin(const FillDecision& decision, int64_t tokens) {
+  return std::max(TailBegin(decision, tokens), tokens - kProbeRows);
 }
 
 }  // namespace ridgefill::ridge

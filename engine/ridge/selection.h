@@ -16,6 +16,8 @@ namespace ridgefill::ridge {
 // What the attention selector looks at: the last rows of the prompt in the layers just below the split.
 inline constexpr int kScoringRows = 64;
 inline constexpr int kScoringLayers = 4;
+// The probe: the last rows of the prompt, those of the tail at most, in all late layers.
+inline constexpr int kProbeRows = 64;
 
 inline constexpr int kSelectionWindow = 32;
 // A window is worth its rows when its best row draws at least this much of a scoring row's attention, on
@@ -23,6 +25,8 @@ inline constexpr int kSelectionWindow = 32;
 // draw 0.0013 to 0.003, the best windows of plain prose 0.0009 to 0.0025 and all but one to seven less than
 // this.
 inline constexpr float kLeastAttention = 0.001f;
+// The same of a probe, whose scores are maxima: leaves out what no head looks at (docs/method.md, "Modes").
+inline constexpr float kLeastProbe = 0.05f;
 
 struct SelectionOptions {
   float share = 0.05f;  // at most this share of the bulk's rows
@@ -41,12 +45,15 @@ std::vector<int32_t> SelectWindows(absl::Span<const float> scores, int64_t bulk_
 std::vector<float> RandomScores(int64_t rows, uint64_t seed);
 std::vector<float> RarityScores(absl::Span<const int32_t> tokens, int window);
 
-// The rows that a decision selects in a prompt; none unless its mode is QUALITY. `attention` [tokens] may be
-// empty for selectors that do not look at it.
+// The rows that a decision selects in a prompt; none unless its mode is QUALITY. `attention` [tokens]: what
+// its selector looks at, in the lower layers or in a probe; may be empty for selectors that do not.
 std::vector<int32_t> SelectRows(const FillDecision& decision, absl::Span<const int32_t> tokens,
                                 absl::Span<const float> attention, absl::Span<const int32_t> outliers);
 // The most rows of a bulk that a decision may select.
 int64_t MostSelected(const FillDecision& decision, int64_t bulk_rows);
-bool NeedsAttentionScores(const FillDecision& decision);
+bool NeedsAttentionScores(const FillDecision& decision);  // of the lower layers
+bool NeedsProbe(const FillDecision& decision);
+// First of the rows that a probe runs.
+int64_t ProbeBegin(const FillDecision& decision, int64_t tokens);
 
 }  // namespace ridgefill::ridge

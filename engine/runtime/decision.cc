@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
+#include "engine/ridge/selection.h"
 
 namespace ridgefill::runtime {
 namespace {
@@ -14,6 +15,15 @@ absl::Status Invalid(absl::string_view reason, absl::string_view message) {
   return base::Error(absl::StatusCode::kInvalidArgument, reason, message);
 }
 
+absl::Status CheckWireForm(const ridge::FillDecision& decision) {
+  const bool hidden = decision.wire_form == ridge::WireForm::kHidden;
+  if (hidden && decision.mode == ridge::Mode::kExact) {
+    return Invalid("DECISION_WIRE_FORM", "wire form `hidden` is for SPEED and QUALITY; EXACT takes `kv`");
+  }
+  if (hidden || !ridge::NeedsProbe(decision)) return absl::OkStatus();
+  return Invalid("DECISION_WIRE_FORM", "selector `probe` may choose any row, so it needs wire form `hidden`");
+}
+
 }  // namespace
 
 absl::Status CheckDecision(const ridge::FillDecision& decision, int layers) {
@@ -21,9 +31,7 @@ absl::Status CheckDecision(const ridge::FillDecision& decision, int layers) {
   if (decision.mode == Mode::kAuto) {
     return Invalid("DECISION_MODE", "a fill decision must be EXACT, SPEED or QUALITY");
   }
-  if (decision.wire_form != ridge::WireForm::kKv) {
-    return Unimplemented("WIRE_FORM_HIDDEN", "wire form `hidden` is not available yet; use `kv`");
-  }
+  RF_RETURN_IF_ERROR(CheckWireForm(decision));
   const bool exact = decision.mode == Mode::kExact;
   if (decision.local) {
     return exact ? absl::OkStatus()

@@ -10,11 +10,16 @@
 namespace ridgefill::runtime {
 
 // INVALID_ARGUMENT (DECISION_...) for one that means nothing for a model of `layers` layers, UNIMPLEMENTED
-// for wire form `hidden` and a late pass on prefill in another mode than EXACT.
+// for a late pass on prefill in another mode than EXACT.
 absl::Status CheckDecision(const ridge::FillDecision& decision, int layers);
 
 // INVALID_ARGUMENT (TOKEN_ID_RANGE) about the first id outside [0, vocab).
 absl::Status CheckTokenIds(absl::Span<const int32_t> tokens, int vocab);
+
+// True when the decode worker fills: late K and V of bulk rows do not travel.
+inline bool FillsOnDecode(const ridge::FillDecision& decision) {
+  return decision.wire_form == ridge::WireForm::kHidden;
+}
 
 // Where a prompt's work divides between the workers.
 struct WorkSplit {

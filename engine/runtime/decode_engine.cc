@@ -23,10 +23,11 @@ constexpr int kFramesPerStep = 16;
 
 class DecodeEngineImpl : public DecodeEngine {
  public:
-  DecodeEngineImpl(const model::Model& model, const Hello& hello, KvSourceDirectory* sources,
-                   const base::Clock& clock, const DecodeEngineOptions& options,
+  DecodeEngineImpl(const model::Model& model, const ridge::DeviceMaps* maps, const Hello& hello,
+                   KvSourceDirectory* sources, const base::Clock& clock, const DecodeEngineOptions& options,
                    std::unique_ptr<DecodePass> pass)
       : model_(model),
+        maps_split_(maps == nullptr ? 0 : maps->manifest().split),
         hello_(hello),
         sources_(sources),
         clock_(clock),
@@ -66,6 +67,7 @@ class DecodeEngineImpl : public DecodeEngine {
   void RunPiece(const scheduler::PromptPiece& piece);
 
   absl::Status Piece(DecodeRequest& request, int64_t rows);
+  absl::Status FillPiece(DecodeRequest& request, int64_t rows);
   absl::Status CollectPromptLogprobs(DecodeRequest& request, int64_t rows);
   absl::Status FirstToken(DecodeRequest& request, int64_t piece_rows);
   void Emit(DecodeRequest& request, sampling::SampleResult sample);
@@ -77,6 +79,7 @@ class DecodeEngineImpl : public DecodeEngine {
   void Publish();
 
   const model::Model& model_;
+  const int maps_split_;  // 0: no maps
   const Hello hello_;
   KvSourceDirectory* const sources_;
   const base::Clock& clock_;
@@ -105,8 +108,8 @@ class DecodeEngineImpl : public DecodeEngine {
 };
 
 absl::StatusOr<uint64_t> DecodeEngineImpl::Submit(DecodeCall call, std::unique_ptr<TokenSink> sink) {
-  RF_RETURN_IF_ERROR(CheckCall(
-      call, {options_.context_tokens, model_.config().layers, model_.config().vocab, sources_ != nullptr}));
+  RF_RETURN_IF_ERROR(CheckCall(call, {options_.context_tokens, model_.config().layers, model_.config().vocab,
+                                      maps_split_, sources_ != nullptr}));
   auto request = std::make_unique<DecodeRequest>();
   request->work = SplitWork(call.decision, model_.config().layers, static_cast<int64_t>(call.tokens.size()));
   request->call = std::move(call);
@@ -240,8 +243,8 @@ bool DecodeEngineImpl::Receive() {
     moved = moved || *frames > 0;
     if (!request.intake->sealed()) continue;
     request.times.received = clock_.Monotonic();
-    request.batch_invariant = request.batch_invariant && request.intake->plan().batch_invariant;
-    request.BeginLatePass(request.intake->plan().plan, model_.config().layers);
+    ++(FillsOnDecode(request.call.decision) ? totals_.transfers_hidden : totals_.transfers_kv);
+    request.Received(model_.config().layers);
   }
   return moved;
 }
@@ -254,6 +257,9 @@ scheduler::SchedulerState DecodeEngineImpl::SchedulerView() const {
         state.queued.push_back({id, cache::BlocksFor(request->cache_tokens())});
         continue;
       case RequestState::kReceiving:
+        break;
+      case RequestState::kFilling:
+        state.prompts.push_back({id, request->fill->left()});
         break;
       case RequestState::kFinishing:
         state.prompts.push_back({id, request->late_left()});
@@ -297,12 +303,8 @@ void DecodeEngineImpl::OpenTransfer(DecodeRequest& request) {
   call.decision = request.call.decision;
   call.deadline = request.call.deadline;
   call.trace_parent = request.call.trace_parent;
-  TransferChecker::Expectation expected;
-  expected.decision = call.decision;
-  expected.tokens = request.prompt_tokens();
-  expected.layers = model_.config().layers;
-  expected.hidden = model_.config().hidden;
-  expected.kv_token_bytes = pass_->cache_spec().token_bytes();
+  const TransferChecker::Expectation expected{call.decision, request.prompt_tokens(), model_.config().layers,
+                                              model_.config().hidden, pass_->cache().spec().token_bytes()};
   auto transfer = (*source)->Open(std::move(call), [wakeup = wakeup_] { wakeup->Notify(); });
   request.intake = std::make_unique<TransferIntake>(std::move(transfer), expected);
 }
@@ -333,8 +335,20 @@ void DecodeEngineImpl::RunDecode(const std::vector<scheduler::RequestId>& ids) {
 
 void DecodeEngineImpl::RunPiece(const scheduler::PromptPiece& piece) {
   DecodeRequest& request = *requests_.at(piece.id);
-  const absl::Status status = Piece(request, piece.rows);
+  const bool filling = request.state == RequestState::kFilling;
+  const absl::Status status = filling ? FillPiece(request, piece.rows) : Piece(request, piece.rows);
   if (!status.ok()) Finish(request, status);
+}
+
+absl::Status DecodeEngineImpl::FillPiece(DecodeRequest& request, int64_t rows) {
+  RF_CHECK(pool_.Owns(request.blocks));
+  BulkFill& fill = *request.fill;
+  const int64_t filled = fill.filled_rows(), probed = fill.probed_rows();
+  const absl::Status status = fill.Step(*pass_, rows);
+  totals_.fill_rows += fill.filled_rows() - filled;
+  totals_.probe_rows += fill.probed_rows() - probed;
+  if (status.ok() && fill.left() == 0) request.BeginLatePass(fill.plan(), model_.config().layers);
+  return status;
 }
 
 absl::Status DecodeEngineImpl::Piece(DecodeRequest& request, int64_t rows) {
@@ -439,7 +453,7 @@ void DecodeEngineImpl::Publish() {
   DecodeStats stats = totals_;
   for (const auto& [id, request] : requests_) {
     stats.receiving += request->state == RequestState::kReceiving;
-    stats.finishing += request->state == RequestState::kFinishing;
+    stats.finishing += request->state == RequestState::kFilling || request->state == RequestState::kFinishing;
     stats.running += request->state == RequestState::kRunning;
   }
   const cache::BlockCounts blocks = pool_.counts();
@@ -472,15 +486,14 @@ absl::Status CheckOptions(const model::Model& model, const DecodeEngineOptions& 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(const model::Model& model,
-                                                                   const Hello& hello,
-                                                                   KvSourceDirectory* sources,
-                                                                   const base::Clock& clock,
-                                                                   const DecodeEngineOptions& options) {
+absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(
+    const model::Model& model, const ridge::DeviceMaps* maps, const Hello& hello, KvSourceDirectory* sources,
+    const base::Clock& clock, const DecodeEngineOptions& options) {
   RF_RETURN_IF_ERROR(CheckOptions(model, options));
-  RF_ASSIGN_OR_RETURN(auto pass, DecodePass::Create(model, {options.cache_blocks, options.max_running,
-                                                            options.piece_tokens}));
-  return std::make_unique<DecodeEngineImpl>(model, hello, sources, clock, options, std::move(pass));
+  RF_ASSIGN_OR_RETURN(
+      auto pass,
+      DecodePass::Create(model, maps, {options.cache_blocks, options.max_running, options.piece_tokens}));
+  return std::make_unique<DecodeEngineImpl>(model, maps, hello, sources, clock, options, std::move(pass));
 }
 
 }  // namespace ridgefill::runtime

@@ -6,14 +6,16 @@
 #include "engine/base/status.h"
 #include "engine/cache/block_pool.h"
 #include "engine/runtime/host_bytes.h"
+#include "engine/runtime/sequence_pass.h"
 
 namespace ridgefill::runtime {
 
 static_assert(cache::kTokensPerBlock == kernels::kBlockTokens);
 
 absl::StatusOr<std::unique_ptr<DecodePass>> DecodePass::Create(const model::Model& model,
+                                                               const ridge::DeviceMaps* maps,
                                                                const Options& options) {
-  std::unique_ptr<DecodePass> pass(new DecodePass(model));
+  std::unique_ptr<DecodePass> pass(new DecodePass(model, maps));
   RF_RETURN_IF_ERROR(pass->Allocate(options));
   return pass;
 }
@@ -30,6 +32,11 @@ absl::Status DecodePass::Allocate(const Options& options) {
   RF_ASSIGN_OR_RETURN(hidden_, backend_.Allocate(kernels::DType::kF32, {rows, config.hidden}));
   RF_ASSIGN_OR_RETURN(logits_, backend_.Allocate(kernels::DType::kF32, {logit_rows, config.vocab}));
   host_logits_.resize(logit_rows * config.vocab);
+  if (maps_ == nullptr) return absl::OkStatus();
+  RF_ASSIGN_OR_RETURN(fill_, FillPass::Create(model_, *maps_, rows));
+  RF_ASSIGN_OR_RETURN(norms_, backend_.Allocate(kernels::DType::kF32, {rows}));
+  if (!fill_->needs_previous()) return absl::OkStatus();
+  RF_ASSIGN_OR_RETURN(previous_, backend_.Allocate(kernels::DType::kF32, {rows, config.hidden}));
   return absl::OkStatus();
 }
 
@@ -90,7 +97,7 @@ absl::Status DecodePass::PieceLayers(const PieceRows& piece) {
   if (piece.layer_begin == 0) {
     RF_RETURN_IF_ERROR(EmbedRows(piece.tokens, hidden));
   } else {
-    RF_RETURN_IF_ERROR(piece.hidden->Upload(backend_, *stream_, piece.hidden_begin, hidden));
+    RF_RETURN_IF_ERROR(piece.hidden->Upload(backend_, *stream_, piece.positions, hidden));
   }
   if (piece.layer_begin == layers) return absl::OkStatus();
   sequences_.assign(1, {0, count, piece.blocks});
@@ -104,7 +111,57 @@ absl::Status DecodePass::PieceLayers(const PieceRows& piece) {
   args.layer_begin = piece.layer_begin;
   args.layer_end = layers;
   args.workspace = workspace_.get();
+  if (piece.scores != nullptr) {
+    args.on_query = [&](int layer, const kernels::TensorView& q) {
+      return piece.scores->Add(*stream_, layer, q, {cache_.get(), piece.blocks, piece.positions.front()});
+    };
+  }
   return model_.Forward(*stream_, args);
+}
+
+absl::Status DecodePass::Fill(const FilledRows& rows, std::vector<int32_t>& outliers) {
+  absl::Status status = FillLayers(rows, outliers);
+  status.Update(Synchronize());
+  return status;
+}
+
+absl::Status DecodePass::FillLayers(const FilledRows& rows, std::vector<int32_t>& outliers) {
+  RF_CHECK(fill_ != nullptr && rows.count <= max_piece_rows());
+  positions_ = Positions(rows.begin, rows.begin + rows.count);
+  FillPass::Args args;
+  args.rows.hidden = hidden_.view().Rows(0, rows.count);
+  RF_RETURN_IF_ERROR(rows.hidden->Upload(backend_, *stream_, positions_, args.rows.hidden));
+  RF_ASSIGN_OR_RETURN(const std::vector<float> norms, RowNorms(args.rows.hidden));
+  std::vector<int32_t> previous;
+  for (size_t i = 0; i < positions_.size(); ++i) {
+    const int32_t row = positions_[i];
+    const bool after_outlier = !outliers.empty() && outliers.back() == row - 1;
+    previous.push_back(static_cast<int32_t>(ridge::PreviousRow(row, after_outlier)));
+    if (ridge::IsOutlier(row, norms[i], maps_->manifest().outlier_threshold)) outliers.push_back(row);
+  }
+  if (fill_->needs_previous()) {
+    args.rows.previous = previous_.view().Rows(0, rows.count);
+    RF_RETURN_IF_ERROR(rows.hidden->Upload(backend_, *stream_, previous, args.rows.previous));
+  }
+  args.positions = positions_;
+  args.block_table = rows.blocks;
+  args.cache = cache_.get();
+  args.workspace = workspace_.get();
+  return fill_->Run(*stream_, args);
+}
+
+absl::StatusOr<std::vector<float>> DecodePass::RowNorms(const kernels::TensorView& hidden) {
+  std::vector<float> norms(hidden.dim(0));
+  const kernels::TensorView device = norms_.view().Rows(0, hidden.dim(0));
+  RF_RETURN_IF_ERROR(backend_.RowNorm(*stream_, {hidden, device}));
+  RF_RETURN_IF_ERROR(backend_.CopyToHost(*stream_, device, HostBytes(absl::MakeSpan(norms))));
+  RF_RETURN_IF_ERROR(Synchronize());
+  return norms;
+}
+
+absl::StatusOr<std::unique_ptr<SelectionScores>> DecodePass::NewProbe(int64_t probe_begin, int64_t tokens) {
+  RF_CHECK(maps_ != nullptr);
+  return SelectionScores::CreateProbe(model_, maps_->manifest().split, probe_begin, tokens, *stream_);
 }
 
 absl::StatusOr<absl::Span<float>> DecodePass::PieceLogits(int64_t begin, int64_t count) {

@@ -1,5 +1,5 @@
-// The device side of the decode engine: the KV cache, one decode batch, one piece of a prompt. Owns all
-// buffers; results come back as host memory that holds until the next call.
+// The device side of the decode engine: the KV cache, one decode batch, one piece of a prompt or of its fill.
+// Owns all buffers; results come back as host memory that holds until the next call.
 //
 // Not thread-safe: owned by the decode engine's thread.
 #pragma once
@@ -13,8 +13,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/model/model.h"
+#include "engine/ridge/device_maps.h"
+#include "engine/runtime/fill_pass.h"
 #include "engine/runtime/hidden_rows.h"
 #include "engine/runtime/kv_frame.h"
+#include "engine/runtime/selection_scores.h"
 
 namespace ridgefill::runtime {
 
@@ -31,8 +34,16 @@ struct PieceRows {
   absl::Span<const int32_t> blocks;
   int layer_begin = 0;
   absl::Span<const int32_t> tokens;    // [positions], layer_begin == 0
-  const HiddenRows* hidden = nullptr;  // layer_begin > 0: its rows from hidden_begin on
-  int64_t hidden_begin = 0;
+  const HiddenRows* hidden = nullptr;  // layer_begin > 0: holds the rows
+  // A probe's: gets what the rows attend to; positions are consecutive then. Else null.
+  SelectionScores* scores = nullptr;
+};
+
+// Consecutive rows of one prompt whose late K and V come from the maps.
+struct FilledRows {
+  const HiddenRows* hidden = nullptr;  // holds the rows and the one before them
+  int64_t begin = 0, count = 0;
+  absl::Span<const int32_t> blocks;
 };
 
 class DecodePass {
@@ -42,10 +53,12 @@ class DecodePass {
     int64_t decode_rows = 32;
     int64_t piece_rows = 256;
   };
+  // `maps` may be null: nothing is filled here.
   static absl::StatusOr<std::unique_ptr<DecodePass>> Create(const model::Model& model,
+                                                            const ridge::DeviceMaps* maps,
                                                             const Options& options);
 
-  const kernels::KvCacheSpec& cache_spec() const { return cache_->spec(); }
+  const kernels::KvCache& cache() const { return *cache_; }
 
   // Puts a frame's bytes into the blocks; the payload must live until Synchronize.
   absl::Status WriteKv(const KvBody& kv, absl::string_view payload, absl::Span<const int32_t> blocks);
@@ -58,17 +71,30 @@ class DecodePass {
   // Logits of rows [begin, begin + count) of the last piece, [count, vocab]; count <= max_logit_rows().
   absl::StatusOr<absl::Span<float>> PieceLogits(int64_t begin, int64_t count);
   int64_t max_logit_rows() const { return logits_.view().dim(0); }
+  int64_t max_piece_rows() const { return hidden_.view().dim(0); }
+
+  // With maps only. At most max_piece_rows() rows, prompt order: `outliers` holds those among the rows
+  // before, and gets those among these. Outliers are filled like the others, and overwritten by the late
+  // pass.
+  absl::Status Fill(const FilledRows& rows, std::vector<int32_t>& outliers);
+  absl::StatusOr<std::unique_ptr<SelectionScores>> NewProbe(int64_t probe_begin, int64_t tokens);
+  absl::StatusOr<std::vector<float>> ReadScores(const SelectionScores& scores) {
+    return scores.Read(*stream_);
+  }
 
  private:
-  explicit DecodePass(const model::Model& model)
-      : model_(model), backend_(model.backend()), stream_(backend_.NewStream()) {}
+  DecodePass(const model::Model& model, const ridge::DeviceMaps* maps)
+      : model_(model), maps_(maps), backend_(model.backend()), stream_(backend_.NewStream()) {}
   absl::Status Allocate(const Options& options);
   absl::StatusOr<absl::Span<float>> DecodeRows(absl::Span<const DecodeRow> rows);
   absl::Status PieceLayers(const PieceRows& piece);
+  absl::Status FillLayers(const FilledRows& rows, std::vector<int32_t>& outliers);
+  absl::StatusOr<std::vector<float>> RowNorms(const kernels::TensorView& hidden);
   absl::Status EmbedRows(absl::Span<const int32_t> tokens, const kernels::TensorView& hidden);
   absl::StatusOr<absl::Span<float>> Logits(kernels::Phase phase, const kernels::TensorView& hidden);
 
   const model::Model& model_;
+  const ridge::DeviceMaps* const maps_;
   kernels::Backend& backend_;
   std::unique_ptr<kernels::Stream> stream_;
   std::unique_ptr<kernels::KvCache> cache_;
@@ -76,6 +102,10 @@ class DecodePass {
   kernels::Tensor ids_;     // i32 [rows]
   kernels::Tensor hidden_;  // f32 [rows, d]
   kernels::Tensor logits_;  // f32 [logit rows, vocab]
+  // With maps only.
+  std::unique_ptr<FillPass> fill_;
+  kernels::Tensor previous_;  // f32 [rows, d]: second input of the maps
+  kernels::Tensor norms_;     // f32 [rows]
   std::vector<float> host_logits_;
   // Host side of the pass in flight: the device may read it until the stream is synchronised.
   std::vector<int32_t> tokens_, positions_;

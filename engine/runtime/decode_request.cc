@@ -35,6 +35,19 @@ absl::Status CheckLengths(const DecodeCall& call, int64_t context_tokens) {
                    "; together at most ", context_tokens, " are allowed"));
 }
 
+absl::Status CheckFill(const ridge::FillDecision& decision, int maps_split) {
+  if (!FillsOnDecode(decision)) return absl::OkStatus();
+  if (maps_split == 0) {
+    return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
+                       "in wire form `hidden`, and for selector `probe`, the decode worker fills: it needs a "
+                       "map set and this one has none");
+  }
+  if (decision.split == maps_split) return absl::OkStatus();
+  return base::Error(absl::StatusCode::kFailedPrecondition, "MAPS_OTHER_SPLIT",
+                     absl::StrCat("split ", decision.split,
+                                  ": the decode worker's map set was fitted for split ", maps_split));
+}
+
 }  // namespace
 
 DecodeRow DecodeRequest::NextRow() const {
@@ -50,9 +63,19 @@ PieceRows DecodeRequest::NextPiece(int64_t rows) const {
     piece.tokens = absl::MakeConstSpan(call.tokens).subspan(late_done, rows);  // position i is row i
   } else {
     piece.hidden = &intake->hidden();
-    piece.hidden_begin = late_done;
   }
   return piece;
+}
+
+void DecodeRequest::Received(int layers) {
+  batch_invariant = batch_invariant && intake->plan().batch_invariant;
+  if (!FillsOnDecode(call.decision) || work.tail_begin == 0) {
+    BeginLatePass(intake->plan().plan, layers);
+    return;
+  }
+  fill = std::make_unique<BulkFill>(
+      BulkFill::Prompt{&call.decision, call.tokens, blocks.blocks, &intake->hidden(), intake->scores()});
+  state = RequestState::kFilling;
 }
 
 void DecodeRequest::BeginLatePass(ridge::FillPlan final_plan, int layers) {
@@ -76,6 +99,7 @@ StartedEvent DecodeRequest::Started() const {
   report.exact = plan.exact_count();
   report.outliers = static_cast<int64_t>(plan.outliers.size());
   report.selected = static_cast<int64_t>(plan.selected.size());
+  report.wire_form = call.decision.wire_form;
   report.batch_invariant = batch_invariant;
   report.reason = call.decision.reason;
   if (intake == nullptr) {
@@ -91,6 +115,7 @@ absl::Status CheckCall(const DecodeCall& call, const CallLimits& limits) {
   RF_RETURN_IF_ERROR(CheckLengths(call, limits.context_tokens));
   RF_RETURN_IF_ERROR(CheckTokenIds(call.tokens, limits.vocab));
   RF_RETURN_IF_ERROR(CheckDecision(call.decision, limits.layers));
+  RF_RETURN_IF_ERROR(CheckFill(call.decision, limits.maps_split));
   RF_RETURN_IF_ERROR(sampling::Validate(call.sampling, limits.vocab));
   if (call.prompt_logprobs) RF_RETURN_IF_ERROR(CheckPromptLogprobs(call));
   if (call.decision.local || limits.has_sources) return absl::OkStatus();

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "engine/cache/block_pool.h"
+#include "engine/runtime/bulk_fill.h"
 #include "engine/runtime/decision.h"
 #include "engine/runtime/decode_engine.h"
 #include "engine/runtime/decode_pass.h"
@@ -21,6 +22,7 @@ namespace ridgefill::runtime {
 enum class RequestState : uint8_t {
   kQueued,     // waits for blocks
   kReceiving,  // its transfer runs
+  kFilling,    // wire form `hidden`: its late K and V are filled here, piece by piece
   kFinishing,  // its exact rows pass the late layers, piece by piece
   kRunning,    // decodes
 };
@@ -33,6 +35,7 @@ struct DecodeRequest {
   WorkSplit work;
   cache::BlockTable blocks;                // for prompt and answer, from admission on
   std::unique_ptr<TransferIntake> intake;  // null when local
+  std::unique_ptr<BulkFill> fill;          // in kFilling
   ridge::FillPlan plan;                    // from kFinishing on
   bool batch_invariant = true;
   std::vector<int32_t> late_rows;  // positions that pass layers [work.late_begin, L) here
@@ -51,7 +54,9 @@ struct DecodeRequest {
   DecodeRow NextRow() const;
   // The next `rows` of late_rows.
   PieceRows NextPiece(int64_t rows) const;
-  // kFinishing: the plan is known, all K and V that come from elsewhere are in place.
+  // The transfer is sealed: kFilling, or kFinishing where there is nothing to fill here.
+  void Received(int layers);
+  // kFinishing: the plan is known, all K and V that are not the late pass's own are in place.
   void BeginLatePass(ridge::FillPlan final_plan, int layers);
   StartedEvent Started() const;
 };
@@ -60,6 +65,7 @@ struct CallLimits {
   int64_t context_tokens = 0;
   int layers = 0;
   int vocab = 0;
+  int maps_split = 0;        // of the engine's own map set; 0: it has none
   bool has_sources = false;  // prefill workers can be reached
 };
 // What DecodeEngine::Submit refuses about a call by itself.

@@ -6,6 +6,7 @@
 #include "engine/base/check.h"
 #include "engine/base/crc32c.h"
 #include "engine/base/status.h"
+#include "engine/runtime/host_bytes.h"
 #include "engine/runtime/transfer_checker.h"
 
 namespace ridgefill::runtime {
@@ -64,6 +65,13 @@ absl::Status FrameWriter::AddHidden(int layer, absl::Span<const int32_t> positio
   }
   SendFilled();
   return absl::OkStatus();
+}
+
+void FrameWriter::AddScores(absl::Span<const float> scores) {
+  KvFrame frame{.body = ScoresBody{static_cast<int64_t>(scores.size())}};
+  const absl::Span<const char> bytes = HostBytes(scores);
+  frame.payload.assign(bytes.data(), bytes.size());
+  Close(std::move(frame));
 }
 
 absl::Status FrameWriter::Flush() {

@@ -42,6 +42,8 @@ class FrameWriter {
   absl::Status AddLayer(int layer);
   // Residual rows entering `layer`: f32 [positions, d] on the device; must stay as they are until Flush.
   absl::Status AddHidden(int layer, absl::Span<const int32_t> positions, const kernels::TensorView& rows);
+  // [tokens], of the whole prompt.
+  void AddScores(absl::Span<const float> scores);
   // Waits for the device and hands over every frame so far. After it nothing of the caller's is read any
   // more.
   absl::Status Flush();

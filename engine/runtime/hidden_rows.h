@@ -1,5 +1,6 @@
-// The residual rows of one prompt's exact set as they arrive, in any order; handed to the device in order of
-// position. Owns the payloads and never copies them on the host. Not thread-safe.
+// The residual rows of one prompt as they arrive, in any order: those of the exact set, or all of them;
+// handed to the device by their positions. Owns the payloads and never copies them on the host. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ class HiddenRows {
   void Sort();
   void Clear() { rows_.clear(), payloads_.clear(); }
   int64_t size() const { return static_cast<int64_t>(rows_.size()); }
-  // Rows [begin, begin + to.dim(0)) in order of position; the rows stay until the stream is synchronised.
-  absl::Status Upload(kernels::Backend& backend, kernels::Stream& stream, int64_t begin,
+  // The rows of some positions, all of which have come; they stay until the stream is synchronised.
+  absl::Status Upload(kernels::Backend& backend, kernels::Stream& stream, absl::Span<const int32_t> positions,
                       const kernels::TensorView& to) const;
 
  private:
@@ -32,6 +33,8 @@ class HiddenRows {
     int32_t payload = 0;  // index into payloads_
     int64_t row = 0;      // inside the payload
   };
+  const Row& At(int32_t position) const;
+
   const int64_t row_bytes_;
   std::vector<std::string> payloads_;
   std::vector<Row> rows_;

@@ -1,11 +1,12 @@
 // What travels from prefill to decode: one transfer is a sequence of frames, numbered from 0 and checksummed.
 //
-//   Kv ...  Hidden ...  Plan  Sealed    (Kv and Hidden interleave as the chunks finish; Plan and Sealed
-//   close)
+//   Kv ...  Hidden ...  Scores  Plan  Sealed    (Kv and Hidden interleave as the chunks finish; Plan and
+//   Sealed close)
 //
 // Every layer's tokens arrive in ascending order without gaps: layers below the split [0, N), late layers
 // [0, tail_begin); all layers [0, N) after a late pass on prefill. Hidden rows arrive in any order, each
-// once. TransferChecker holds a stream against this.
+// once. In wire form `hidden` late layers have no tokens, every row comes as a hidden row, and Scores come
+// once where the selector looks at the lower layers' attention. TransferChecker holds a stream against this.
 #pragma once
 
 #include <cstdint>
@@ -62,14 +63,20 @@ struct KvBody {
 };
 
 // Residual rows entering `layer`, f32 [positions, d], positions ascending. layer == split: rows of the exact
-// set for the late pass on decode; layer == L: the last row after a late pass on prefill, only final norm and
-// head are left.
+// set for the late pass on decode, or every row in wire form `hidden`; layer == L: the last row after a late
+// pass on prefill, only final norm and head are left.
 struct HiddenBody {
   int layer = 0;
   std::vector<int32_t> positions;
 };
 
-// The final plan: which rows are exact and why, and where the prefill worker's time went.
+// Wire form `hidden`: what SelectionScores gives of the prompt, f32 [tokens].
+struct ScoresBody {
+  int64_t tokens = 0;
+};
+
+// The final plan: which rows are exact and why, and where the prefill worker's time went. In wire form
+// `hidden` the plan is the decode worker's to make: this one has its lengths and no rows.
 struct PlanBody {
   ridge::FillPlan plan;
   bool batch_invariant = true;
@@ -85,8 +92,8 @@ struct SealedBody {
 
 struct KvFrame {
   uint64_t sequence = 0;
-  std::variant<KvBody, HiddenBody, PlanBody, SealedBody> body;
-  std::string payload;  // bytes of Kv and Hidden frames
+  std::variant<KvBody, HiddenBody, ScoresBody, PlanBody, SealedBody> body;
+  std::string payload;  // bytes of Kv, Hidden and Scores frames
   uint32_t crc32c = 0;  // of the payload
 };
 

@@ -105,9 +105,9 @@ class PrefillEngineImpl : public PrefillEngine {
 
 absl::Status PrefillEngineImpl::Check(const PrefillCall& call) const {
   const bool filled = call.decision.mode != ridge::Mode::kExact;
-  // A decode worker that gets K and V ready-made needs no maps of its own; if it has some, they must be
-  // these.
-  const bool compare_maps = filled && !call.hello.maps_digest.empty();
+  // The worker that does not fill needs no maps of its own; if it has some, they must be the other's.
+  const bool compare_maps = filled && !call.hello.maps_digest.empty() &&
+                            !(FillsOnDecode(call.decision) && hello_.maps_digest.empty());
   RF_RETURN_IF_ERROR(CheckHello(hello_, call.hello, compare_maps));
   RF_RETURN_IF_ERROR(CheckDecision(call.decision, model_.config().layers));
   if (call.decision.local) {
@@ -127,20 +127,20 @@ absl::Status PrefillEngineImpl::Check(const PrefillCall& call) const {
 }
 
 absl::Status PrefillEngineImpl::CheckModelHas(const ridge::FillDecision& decision) const {
-  const bool filled = decision.mode != ridge::Mode::kExact;
-  if (filled && maps_ == nullptr) {
+  const bool fills = decision.mode != ridge::Mode::kExact && !FillsOnDecode(decision);
+  if (fills && maps_ == nullptr) {
     return Refuse(
         absl::StatusCode::kFailedPrecondition, "NO_MAPS",
         absl::StrCat("mode ", ridge::Name(decision.mode), " needs a map set and this worker has none"));
   }
-  if (filled && decision.split != maps_->manifest().split) {
+  if (fills && decision.split != maps_->manifest().split) {
     return Refuse(absl::StatusCode::kFailedPrecondition, "MAPS_OTHER_SPLIT",
                   absl::StrCat("split ", decision.split, ": the map set was fitted for split ",
                                maps_->manifest().split));
   }
   // What an unfolded map gives goes through the late layer's own projections.
-  const bool all = decision.late_pass == ridge::LatePassAt::kPrefill || (filled && !maps_->manifest().folded);
-  const int needed = all ? model_.config().layers : decision.split + (filled ? 1 : 0);
+  const bool all = decision.late_pass == ridge::LatePassAt::kPrefill || (fills && !maps_->manifest().folded);
+  const int needed = all ? model_.config().layers : decision.split + (fills ? 1 : 0);
   if (needed > model_.loaded_layers()) {
     return Refuse(absl::StatusCode::kFailedPrecondition, "LAYERS_NOT_LOADED",
                   absl::StrCat("this request needs layers [0, ", needed, "); this worker holds [0, ",
@@ -292,16 +292,22 @@ void PrefillEngineImpl::RunChunk(Request& request) {
 
 void PrefillEngineImpl::Seal(Request& request) {
   PlanBody plan;
-  plan.plan = ridge::MakeFillPlan(request.call.decision, request.run.tokens(), request.run.outliers,
-                                  request.run.selected);
+  if (FillsOnDecode(request.call.decision)) {
+    plan.plan.tokens = request.run.tokens();
+    plan.plan.tail_begin = request.run.work.tail_begin;
+    totals_.hidden_tokens += plan.plan.tokens;
+  } else {
+    plan.plan = ridge::MakeFillPlan(request.call.decision, request.run.tokens(), request.run.outliers,
+                                    request.run.selected);
+    totals_.filled_tokens += plan.plan.filled_count();
+    totals_.exact_tokens += plan.plan.exact_count();
+    totals_.selected_tokens += static_cast<int64_t>(plan.plan.selected.size());
+  }
   plan.batch_invariant = model_.backend().capabilities().batch_invariant;
   plan.queue_time = *request.started - request.submitted;
   // Waiting for a full sink is the transfer's time.
   plan.compute_time = clock_.Monotonic() - *request.started - request.blocked;
   totals_.prompt_tokens += plan.plan.tokens;
-  totals_.filled_tokens += plan.plan.filled_count();
-  totals_.exact_tokens += plan.plan.exact_count();
-  totals_.selected_tokens += static_cast<int64_t>(plan.plan.selected.size());
   totals_.frames += 2;
   request.run.frames->Seal(std::move(plan));
   Finish(request, absl::OkStatus());

@@ -1,5 +1,6 @@
 // Runs prompts: lower layers for every row in chunks, ridge fill of the late layers' K and V, frames out to a
-// KvSink. QUALITY keeps a prompt's h_S until its rows are selected, and fills then.
+// KvSink. QUALITY keeps a prompt's h_S until its rows are selected, and fills then. In wire form `hidden` the
+// fill is the decode worker's: h_S of every row goes out, and neither maps nor late layers are needed here.
 //
 // One thread owns all state and runs the step loop; every public method is thread-safe and never waits for a
 // step. A step is one chunk of one request. Requests run in order of arrival; one whose sink is full or that
@@ -30,8 +31,9 @@ struct PrefillEngineOptions {
 struct PrefillStats {
   int queued = 0, running = 0;
   int64_t queued_tokens = 0;
-  int64_t prompt_tokens = 0, filled_tokens = 0, exact_tokens = 0;  // running totals
-  int64_t selected_tokens = 0;                                     // of the exact ones
+  // Running totals. In wire form `hidden` the worker does not know which rows are filled.
+  int64_t prompt_tokens = 0, filled_tokens = 0, exact_tokens = 0, hidden_tokens = 0;
+  int64_t selected_tokens = 0;  // of the exact ones
   int64_t frames = 0, frame_bytes = 0;
   int64_t requests_ok = 0, requests_failed = 0, requests_cancelled = 0;
   int64_t blocks_total = 0, blocks_free = 0, blocks_used = 0;
@@ -41,7 +43,7 @@ struct PrefillStats {
 
 class PrefillEngine {
  public:
-  // `maps` may be null: EXACT only. Model, maps and clock must outlive the engine.
+  // `maps` may be null: EXACT, and wire form `hidden`. Model, maps and clock must outlive the engine.
   static absl::StatusOr<std::unique_ptr<PrefillEngine>> Create(const model::Model& model,
                                                                const ridge::DeviceMaps* maps,
                                                                const Hello& hello, const base::Clock& clock,
@@ -51,7 +53,7 @@ class PrefillEngine {
 
   // Checks the hello and the decision, then queues. On an error the sink is not finished: the caller still
   // owns the answer. FAILED_PRECONDITION (hello, NO_MAPS, split), INVALID_ARGUMENT (empty, over context),
-  // RESOURCE_EXHAUSTED (PREFILL_QUEUE_FULL), UNAVAILABLE (DRAINING), UNIMPLEMENTED (hidden wire form).
+  // RESOURCE_EXHAUSTED (PREFILL_QUEUE_FULL), UNAVAILABLE (DRAINING).
   virtual absl::Status Submit(PrefillCall call, std::unique_ptr<KvSink>& sink) = 0;
   // No new requests; returns once all are done or at the deadline (then false).
   virtual bool Drain(absl::Time deadline) = 0;

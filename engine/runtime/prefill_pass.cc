@@ -75,7 +75,7 @@ absl::Status PrefillPass::RunChunk(PrefillRun& run) {
 }
 
 absl::Status PrefillPass::Chunk(PrefillRun& run, int64_t count) {
-  if (run.done == 0 && run.fills_last()) RF_RETURN_IF_ERROR(KeepRows(run));
+  if (run.done == 0) RF_RETURN_IF_ERROR(Begin(run));
   const kernels::TensorView hidden = Hidden(run, run.done, count);
   RF_ASSIGN_OR_RETURN(batch_, NewBatch(run, count));
   RF_RETURN_IF_ERROR(LowerLayers(run, hidden));
@@ -87,18 +87,28 @@ absl::Status PrefillPass::Chunk(PrefillRun& run, int64_t count) {
           run.frames->AddHidden(layers, {static_cast<int32_t>(run.tokens() - 1)}, hidden.Rows(count - 1, 1)));
     }
   } else {
-    const int64_t bulk = std::clamp<int64_t>(run.work.tail_begin - run.done, 0, count);
-    RF_RETURN_IF_ERROR(SendExactRows(run, hidden, bulk));
-    if (bulk > 0 && !run.fills_last()) RF_RETURN_IF_ERROR(FillBulk(run, run.done, bulk));
+    RF_RETURN_IF_ERROR(LateRows(run, hidden));
   }
-  if (last && run.fills_last()) RF_RETURN_IF_ERROR(SelectRows(run));
+  if (last) RF_RETURN_IF_ERROR(UseScores(run));
   return run.frames->Flush();
 }
 
-absl::Status PrefillPass::KeepRows(PrefillRun& run) {
-  RF_ASSIGN_OR_RETURN(run.hidden,
-                      backend_.Allocate(kernels::DType::kF32, {run.tokens(), model_.config().hidden}));
-  if (!ridge::NeedsAttentionScores(run.call->decision)) return absl::OkStatus();
+// What the late layers of the chunk's rows need here and at the decode worker.
+absl::Status PrefillPass::LateRows(PrefillRun& run, const kernels::TensorView& hidden) {
+  if (FillsOnDecode(run.call->decision)) {
+    return run.frames->AddHidden(run.work.late_begin, positions_, hidden);
+  }
+  const int64_t bulk = std::clamp<int64_t>(run.work.tail_begin - run.done, 0, hidden.dim(0));
+  RF_RETURN_IF_ERROR(SendExactRows(run, hidden, bulk));
+  return bulk > 0 && !run.fills_last() ? FillBulk(run, run.done, bulk) : absl::OkStatus();
+}
+
+absl::Status PrefillPass::Begin(PrefillRun& run) {
+  if (run.fills_last()) {
+    RF_ASSIGN_OR_RETURN(run.hidden,
+                        backend_.Allocate(kernels::DType::kF32, {run.tokens(), model_.config().hidden}));
+  }
+  if (!run.wants_scores()) return absl::OkStatus();
   RF_ASSIGN_OR_RETURN(run.scores,
                       SelectionScores::Create(model_, run.work.late_begin, run.tokens(), *stream_));
   return absl::OkStatus();
@@ -154,13 +164,18 @@ absl::Status PrefillPass::SendRows(PrefillRun& run, const kernels::TensorView& h
   return run.frames->AddHidden(run.work.late_begin, positions, gathered);
 }
 
-absl::Status PrefillPass::SelectRows(PrefillRun& run) {
+// The lower layers are done: the rows are selected here, or where they are filled.
+absl::Status PrefillPass::UseScores(PrefillRun& run) {
   std::vector<float> scores;
   if (run.scores != nullptr) {
-    RF_ASSIGN_OR_RETURN(scores, run.scores->Mean(*stream_));
+    RF_ASSIGN_OR_RETURN(scores, run.scores->Read(*stream_));
     run.scores = nullptr;
   }
-  run.selected = ridge::SelectRows(run.call->decision, run.call->tokens, scores, run.outliers);
+  if (run.fills_last()) {
+    run.selected = ridge::SelectRows(run.call->decision, run.call->tokens, scores, run.outliers);
+  } else if (!scores.empty()) {
+    run.frames->AddScores(scores);
+  }
   return absl::OkStatus();
 }
 

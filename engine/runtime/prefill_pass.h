@@ -13,6 +13,7 @@
 #include "engine/cache/block_pool.h"
 #include "engine/model/model.h"
 #include "engine/ridge/device_maps.h"
+#include "engine/ridge/selection.h"
 #include "engine/runtime/decision.h"
 #include "engine/runtime/fill_pass.h"
 #include "engine/runtime/frame_writer.h"
@@ -34,14 +35,16 @@ struct PrefillRun {
   kernels::Tensor last_hidden;    // f32 [1, d]: row done - 1, for maps that take the row before
 
   // QUALITY: which bulk rows are exact shows when the last row went through, so all h_S stay until then and
-  // the fill follows.
+  // the fill follows. In wire form `hidden` they have all gone to the decode worker, with the scores.
   kernels::Tensor hidden;                   // f32 [tokens, d]
   std::unique_ptr<SelectionScores> scores;  // null for selectors that need none
   std::vector<int32_t> selected;            // ascending, once done == tokens()
   int64_t filled = 0;                       // bulk rows [0, filled) are
 
   int64_t tokens() const { return static_cast<int64_t>(call->tokens.size()); }
-  bool fills_last() const { return call->decision.mode == ridge::Mode::kQuality && work.tail_begin > 0; }
+  bool fills() const { return work.tail_begin > 0 && !FillsOnDecode(call->decision); }
+  bool fills_last() const { return call->decision.mode == ridge::Mode::kQuality && fills(); }
+  bool wants_scores() const { return work.tail_begin > 0 && ridge::NeedsAttentionScores(call->decision); }
   bool lower_done() const { return done == tokens(); }
   bool finished() const { return lower_done() && (!fills_last() || filled == work.tail_begin); }
 };
@@ -53,7 +56,7 @@ class PrefillPass {
     int64_t cache_blocks = 0;
     int64_t frame_bytes = 1 << 20;
   };
-  // `maps` may be null.
+  // `maps` may be null: nothing is filled here.
   static absl::StatusOr<std::unique_ptr<PrefillPass>> Create(const model::Model& model,
                                                              const ridge::DeviceMaps* maps,
                                                              const Options& options);
@@ -68,12 +71,13 @@ class PrefillPass {
   absl::Status Allocate();
   absl::Status Chunk(PrefillRun& run, int64_t count);
   absl::Status FillChunk(PrefillRun& run, int64_t count);
-  absl::Status KeepRows(PrefillRun& run);
+  absl::Status Begin(PrefillRun& run);
   absl::Status LowerLayers(PrefillRun& run, const kernels::TensorView& hidden);
+  absl::Status LateRows(PrefillRun& run, const kernels::TensorView& hidden);
   absl::Status SendExactRows(PrefillRun& run, const kernels::TensorView& hidden, int64_t bulk);
   absl::Status SendRows(PrefillRun& run, const kernels::TensorView& hidden,
                         const std::vector<int32_t>& positions);
-  absl::Status SelectRows(PrefillRun& run);
+  absl::Status UseScores(PrefillRun& run);
   absl::Status FillBulk(PrefillRun& run, int64_t begin, int64_t rows);
   absl::StatusOr<kernels::TensorView> PreviousRows(const PrefillRun& run, int64_t begin, int64_t rows);
   absl::Status CopyRow(const kernels::TensorView& from, const kernels::TensorView& to);

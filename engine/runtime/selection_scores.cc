@@ -10,21 +10,32 @@
 
 namespace ridgefill::runtime {
 
-SelectionScores::SelectionScores(const model::Model& model, int split, int64_t tokens)
-    : model_(model),
-      layer_begin_(std::max(0, split - ridge::kScoringLayers)),
-      layer_end_(split),
-      tokens_(tokens),
-      scoring_begin_(std::max<int64_t>(0, tokens - ridge::kScoringRows)) {}
-
 absl::StatusOr<std::unique_ptr<SelectionScores>> SelectionScores::Create(const model::Model& model, int split,
                                                                          int64_t tokens,
                                                                          kernels::Stream& stream) {
-  std::unique_ptr<SelectionScores> scores(new SelectionScores(model, split, tokens));
+  Scope scope{std::max(0, split - ridge::kScoringLayers), split};
+  scope.row_begin = std::max<int64_t>(0, tokens - ridge::kScoringRows);
+  scope.tokens = tokens;
+  return Make(model, scope, stream);
+}
+
+absl::StatusOr<std::unique_ptr<SelectionScores>> SelectionScores::CreateProbe(const model::Model& model,
+                                                                              int split, int64_t probe_begin,
+                                                                              int64_t tokens,
+                                                                              kernels::Stream& stream) {
+  return Make(model, {split, model.config().layers, probe_begin, tokens, kernels::MassReduction::kMax},
+              stream);
+}
+
+absl::StatusOr<std::unique_ptr<SelectionScores>> SelectionScores::Make(const model::Model& model,
+                                                                       const Scope& scope,
+                                                                       kernels::Stream& stream) {
+  std::unique_ptr<SelectionScores> scores(new SelectionScores(model, scope));
   kernels::Backend& backend = model.backend();
-  const int64_t heads = int64_t{scores->layer_end_ - scores->layer_begin_} * model.config().heads_kv;
-  RF_ASSIGN_OR_RETURN(scores->mass_, backend.Allocate(kernels::DType::kF32, {heads, tokens}));
-  const std::vector<float> zeros(heads * tokens);
+  const int64_t layers = scope.sums() ? scope.layer_end - scope.layer_begin : 1;
+  const int64_t heads = layers * model.config().heads_kv;
+  RF_ASSIGN_OR_RETURN(scores->mass_, backend.Allocate(kernels::DType::kF32, {heads, scope.tokens}));
+  const std::vector<float> zeros(heads * scope.tokens);
   RF_RETURN_IF_ERROR(
       backend.CopyFromHost(stream, HostBytes(absl::MakeConstSpan(zeros)), scores->mass_.view()));
   RF_RETURN_IF_ERROR(backend.Synchronize(stream));
@@ -33,9 +44,9 @@ absl::StatusOr<std::unique_ptr<SelectionScores>> SelectionScores::Create(const m
 
 absl::Status SelectionScores::Add(kernels::Stream& stream, int layer, const kernels::TensorView& q,
                                   const Chunk& chunk) {
-  const int64_t begin = std::max(chunk.row_begin, scoring_begin_),
-                end = std::min(chunk.row_begin + q.dim(0), tokens_);
-  if (layer < layer_begin_ || layer >= layer_end_ || begin >= end) return absl::OkStatus();
+  const int64_t begin = std::max(chunk.row_begin, scope_.row_begin),
+                end = std::min(chunk.row_begin + q.dim(0), scope_.tokens);
+  if (layer < scope_.layer_begin || layer >= scope_.layer_end || begin >= end) return absl::OkStatus();
   if (begin != batch_begin_) {
     const std::vector<int32_t> positions = Positions(begin, end);
     const kernels::SequenceRows rows{0, end - begin, chunk.block_table};
@@ -53,21 +64,25 @@ absl::Status SelectionScores::Add(kernels::Stream& stream, int layer, const kern
   args.cache = chunk.cache;
   args.layer = layer;
   args.scale = 1.0f / std::sqrt(static_cast<float>(model_.config().head_dim));
-  args.mass = mass_.view().Rows((layer - layer_begin_) * heads, heads);
+  args.reduction = scope_.reduction;
+  args.mass = mass_.view().Rows(scope_.sums() ? (layer - scope_.layer_begin) * heads : 0, heads);
   return model_.backend().AttentionMass(stream, args);
 }
 
-absl::StatusOr<std::vector<float>> SelectionScores::Mean(kernels::Stream& stream) const {
+absl::StatusOr<std::vector<float>> SelectionScores::Read(kernels::Stream& stream) const {
   std::vector<float> mass(mass_.view().elements());
   RF_RETURN_IF_ERROR(model_.backend().CopyToHost(stream, mass_.view(), HostBytes(absl::MakeSpan(mass))));
   RF_RETURN_IF_ERROR(model_.backend().Synchronize(stream));
-  std::vector<float> mean(tokens_);
-  for (int64_t at = 0; at < static_cast<int64_t>(mass.size()); at += tokens_) {
-    for (int64_t row = 0; row < tokens_; ++row) mean[row] += mass[at + row];
+  std::vector<float> scores(scope_.tokens);
+  for (size_t i = 0; i < mass.size(); ++i) {
+    float& score = scores[static_cast<int64_t>(i) % scope_.tokens];
+    score = scope_.sums() ? score + mass[i] : std::max(score, mass[i]);
   }
-  const int64_t queries = (tokens_ - scoring_begin_) * (layer_end_ - layer_begin_) * model_.config().heads_q;
-  for (float& score : mean) score /= static_cast<float>(queries);
-  return mean;
+  if (!scope_.sums()) return scores;
+  const int64_t queries =
+      (scope_.tokens - scope_.row_begin) * (scope_.layer_end - scope_.layer_begin) * model_.config().heads_q;
+  for (float& score : scores) score /= static_cast<float>(queries);
+  return scores;
 }
 
 }  // namespace ridgefill::runtime

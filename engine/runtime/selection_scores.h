@@ -1,7 +1,9 @@
 // The scores that QUALITY selects by: the attention that the last rows of a prompt pay to each of its
-// positions in the layers just below the split, as the mean over rows, heads and layers.
+// positions. Either in the layers just below the split, as the mean over rows, heads and layers; or in the
+// late layers over the filled cache (a probe), as the maximum.
 //
-// Gathered chunk by chunk from model::ForwardArgs::on_query; the sums do not depend on how the prompt is cut.
+// Gathered chunk by chunk from model::ForwardArgs::on_query; the values do not depend on how the prompt is
+// cut.
 // Not thread-safe: one prompt's own. Model and cache must outlive it.
 #pragma once
 
@@ -18,9 +20,13 @@ namespace ridgefill::runtime {
 
 class SelectionScores {
  public:
-  // For a prompt of `tokens` rows.
+  // For a prompt of `tokens` rows, in the lower layers.
   static absl::StatusOr<std::unique_ptr<SelectionScores>> Create(const model::Model& model, int split,
                                                                  int64_t tokens, kernels::Stream& stream);
+  // In the late layers, of rows [probe_begin, tokens).
+  static absl::StatusOr<std::unique_ptr<SelectionScores>> CreateProbe(const model::Model& model, int split,
+                                                                      int64_t probe_begin, int64_t tokens,
+                                                                      kernels::Stream& stream);
 
   // The rows that `q` [rows, heads_q * head_dim] is of, consecutive ones from row_begin on. They may reach
   // past the prompt.
@@ -32,15 +38,24 @@ class SelectionScores {
   // As model::ForwardArgs::on_query. Enqueued: the stream must be synchronised before this object goes.
   absl::Status Add(kernels::Stream& stream, int layer, const kernels::TensorView& q, const Chunk& chunk);
   // [tokens], once the prompt's last chunk was added. Synchronises the stream.
-  absl::StatusOr<std::vector<float>> Mean(kernels::Stream& stream) const;
+  absl::StatusOr<std::vector<float>> Read(kernels::Stream& stream) const;
 
  private:
-  SelectionScores(const model::Model& model, int split, int64_t tokens);
+  struct Scope {
+    int layer_begin = 0, layer_end = 0;
+    int64_t row_begin = 0, tokens = 0;
+    kernels::MassReduction reduction = kernels::MassReduction::kSum;
+    bool sums() const { return reduction == kernels::MassReduction::kSum; }
+  };
+  SelectionScores(const model::Model& model, const Scope& scope) : model_(model), scope_(scope) {}
+  static absl::StatusOr<std::unique_ptr<SelectionScores>> Make(const model::Model& model, const Scope& scope,
+                                                               kernels::Stream& stream);
 
   const model::Model& model_;
-  const int layer_begin_, layer_end_;
-  const int64_t tokens_, scoring_begin_;
-  kernels::Tensor mass_;  // f32 [layers * heads_kv, tokens]: apart, so that chunks add in one order
+  const Scope scope_;
+  // f32 [heads_kv, tokens] for each layer apart, so that chunks add in one order; one for all where the order
+  // of maxima is no matter.
+  kernels::Tensor mass_;
   std::vector<std::unique_ptr<kernels::Batch>> batches_;  // the device may still read them
   int64_t batch_begin_ = -1;                              // first row of the last of them
 };

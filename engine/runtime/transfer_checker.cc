@@ -42,7 +42,19 @@ TransferChecker::TransferChecker(const Expectation& expected) : expected_(expect
 }
 
 int64_t TransferChecker::KvEnd(int layer) const {
-  return layer < late_begin_ ? expected_.tokens : tail_begin_;
+  if (layer < late_begin_) return expected_.tokens;
+  return FillsOnDecode(expected_.decision) ? 0 : tail_begin_;
+}
+
+bool TransferChecker::scores_due() const {
+  return FillsOnDecode(expected_.decision) && tail_begin_ > 0 &&
+         ridge::NeedsAttentionScores(expected_.decision);
+}
+
+std::vector<int32_t> TransferChecker::HiddenDue(const ridge::FillPlan& plan) const {
+  if (late_begin_ == expected_.layers) return {static_cast<int32_t>(expected_.tokens - 1)};
+  if (!FillsOnDecode(expected_.decision)) return plan.ExactRows();
+  return ridge::FillPlan{expected_.tokens, /*tail_begin=*/0}.ExactRows();  // all
 }
 
 absl::Status TransferChecker::Accept(const KvFrame& frame) {
@@ -107,6 +119,20 @@ absl::Status TransferChecker::AcceptBody(const KvFrame& frame, const HiddenBody&
   return absl::OkStatus();
 }
 
+absl::Status TransferChecker::AcceptBody(const KvFrame& frame, const ScoresBody& scores) {
+  if (state_ != State::kRows) return Loss("FRAME_ORDER", "scores after the plan");
+  if (!scores_due() || scores_arrived_) {
+    return Loss("FRAME_SCORES", scores_arrived_ ? "scores twice" : "scores that nobody asked for");
+  }
+  const int64_t bytes = expected_.tokens * static_cast<int64_t>(sizeof(float));
+  if (scores.tokens != expected_.tokens || static_cast<int64_t>(frame.payload.size()) != bytes) {
+    return Loss("FRAME_SIZE", absl::StrCat(frame.payload.size(), " bytes of scores of ", scores.tokens,
+                                           " tokens, expected ", bytes, " of ", expected_.tokens));
+  }
+  scores_arrived_ = true;
+  return absl::OkStatus();
+}
+
 absl::Status TransferChecker::AcceptBody(const KvFrame& frame, const PlanBody& body) {
   if (state_ != State::kRows) return Loss("FRAME_ORDER", "a second plan");
   if (!frame.payload.empty()) return Loss("FRAME_SIZE", "a plan with a payload");
@@ -135,6 +161,12 @@ absl::Status TransferChecker::CheckPlanShape(const ridge::FillPlan& plan) const 
                 absl::StrCat("a plan for ", plan.tokens, " tokens with the tail from ", plan.tail_begin,
                              ", expected ", expected_.tokens, " and ", tail_begin_));
   }
+  if (!FillsOnDecode(expected_.decision)) return CheckPlanRows(plan);
+  if (plan.outliers.empty() && plan.selected.empty()) return absl::OkStatus();
+  return Loss("PLAN_MISMATCH", "in wire form `hidden` the decode worker says which rows are exact");
+}
+
+absl::Status TransferChecker::CheckPlanRows(const ridge::FillPlan& plan) const {
   if (!AscendsBelow(plan.outliers, tail_begin_) || !AscendsBelow(plan.selected, tail_begin_)) {
     return Loss("PLAN_MISMATCH", "outliers and selected rows must ascend below the tail");
   }
@@ -157,12 +189,11 @@ absl::Status TransferChecker::CheckCoverage(const ridge::FillPlan& plan) const {
     return Loss("TRANSFER_INCOMPLETE", absl::StrCat("layer ", layer, " has tokens [0, ", next_token_[layer],
                                                     ") of [0, ", KvEnd(layer), ")"));
   }
-  const std::vector<int32_t> due = late_begin_ == expected_.layers
-                                       ? std::vector<int32_t>{static_cast<int32_t>(expected_.tokens - 1)}
-                                       : plan.ExactRows();
+  if (scores_due() && !scores_arrived_) return Loss("TRANSFER_INCOMPLETE", "the scores did not arrive");
+  const std::vector<int32_t> due = HiddenDue(plan);
   if (hidden_count_ != static_cast<int64_t>(due.size())) {
     return Loss("TRANSFER_INCOMPLETE",
-                absl::StrCat(hidden_count_, " hidden rows arrived, the plan has ", due.size()));
+                absl::StrCat(hidden_count_, " hidden rows arrived, due are ", due.size()));
   }
   for (int32_t position : due) {
     if (!hidden_arrived_[position]) {

@@ -2,9 +2,9 @@
 // may be used before Accept has passed it.
 //
 // Not thread-safe. Errors are DATA_LOSS with a reason: FRAME_SEQUENCE, FRAME_CHECKSUM, FRAME_LAYERS,
-// FRAME_TOKENS, FRAME_SIZE, FRAME_POSITIONS, FRAME_ORDER, PLAN_MISMATCH, TRANSFER_INCOMPLETE, SEAL_MISMATCH,
-// TRANSFER_NOT_SEALED; or UNAVAILABLE with PREFILL_LOST for a broken stream. After an error the object is
-// done.
+// FRAME_TOKENS, FRAME_SIZE, FRAME_POSITIONS, FRAME_SCORES, FRAME_ORDER, PLAN_MISMATCH, TRANSFER_INCOMPLETE,
+// SEAL_MISMATCH, TRANSFER_NOT_SEALED; or UNAVAILABLE with PREFILL_LOST for a broken stream. After an error
+// the object is done.
 #pragma once
 
 #include <cstdint>
@@ -39,12 +39,16 @@ class TransferChecker {
 
   absl::Status AcceptBody(const KvFrame& frame, const KvBody& kv);
   absl::Status AcceptBody(const KvFrame& frame, const HiddenBody& hidden);
+  absl::Status AcceptBody(const KvFrame& frame, const ScoresBody& scores);
   absl::Status AcceptBody(const KvFrame& frame, const PlanBody& plan);
   absl::Status AcceptBody(const KvFrame& frame, const SealedBody& sealed);
   absl::Status CheckPlanShape(const ridge::FillPlan& plan) const;
+  absl::Status CheckPlanRows(const ridge::FillPlan& plan) const;
   absl::Status CheckCoverage(const ridge::FillPlan& plan) const;
   // Layer `layer` gets the K and V of tokens [0, KvEnd(layer)).
   int64_t KvEnd(int layer) const;
+  bool scores_due() const;
+  std::vector<int32_t> HiddenDue(const ridge::FillPlan& plan) const;
 
   const Expectation expected_;
   int late_begin_;  // layers from here on carry bulk rows only
@@ -52,6 +56,7 @@ class TransferChecker {
   std::vector<int64_t> next_token_;   // [layers]: tokens [0, next_token_) of the layer have arrived
   std::vector<bool> hidden_arrived_;  // [tokens]
   int64_t hidden_count_ = 0;
+  bool scores_arrived_ = false;
   State state_ = State::kRows;
   uint64_t frames_ = 0;
   uint32_t digest_ = 0;

@@ -1,5 +1,6 @@
 #include "engine/runtime/transfer_intake.h"
 
+#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -35,6 +36,9 @@ absl::Status TransferIntake::Take(DecodePass& pass, const cache::BlockTable& blo
     return pass.WriteKv(*kv, frame.payload, blocks.blocks);
   if (const auto* hidden = std::get_if<HiddenBody>(&frame.body)) {
     hidden_.Add(hidden->positions, std::move(frame.payload));
+  } else if (const auto* scores = std::get_if<ScoresBody>(&frame.body)) {
+    scores_.resize(scores->tokens);
+    std::memcpy(scores_.data(), frame.payload.data(), frame.payload.size());
   }
   return absl::OkStatus();
 }

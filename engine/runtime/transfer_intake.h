@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/cache/block_pool.h"
@@ -26,6 +27,8 @@ class TransferIntake {
   bool sealed() const { return checker_.sealed(); }
   const PlanBody& plan() const { return checker_.plan(); }  // once sealed
   const HiddenRows& hidden() const { return hidden_; }      // in order once sealed
+  // What the lower layers' attention gives, where the decision asks for it and the fill is done here.
+  const std::vector<float>& scores() const { return scores_; }
   // Frees the hidden rows. The transfer itself stays until its request ends: closing it could look like a
   // cancel to a peer that has not yet finished its side.
   void DropHidden() { hidden_.Clear(); }
@@ -37,6 +40,7 @@ class TransferIntake {
   std::unique_ptr<KvTransfer> transfer_;
   TransferChecker checker_;
   HiddenRows hidden_;
+  std::vector<float> scores_;
   int64_t bytes_ = 0;
 };
 

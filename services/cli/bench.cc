@@ -23,6 +23,7 @@ void Print(BenchLine line) {
   const Json out = {{"bench", line.bench},
                     {"model", line.model},
                     {"mode", line.mode},
+                    {"selector", line.selector.empty() ? Json() : Json(line.selector)},
                     {"split", line.split},
                     {"tail", line.tail},
                     {"prompt_tokens", line.prompt_tokens},
@@ -70,6 +71,10 @@ void AddBenchFlags(CLI::App& command, BenchFlags& flags) {
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("MODE,...");
+  command.add_option("--selector", flags.selector, "Of QUALITY: attention, probe, random, rarity or none")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"attention", "probe", "random", "rarity", "none"}))
+      ->type_name("NAME");
   command.add_option("--reps", flags.reps, "Repetitions, after one that does not count")
       ->capture_default_str()
       ->check(CLI::PositiveNumber)
@@ -114,7 +119,8 @@ void AddBench(CLI::App& app, Run& run) {
   CLI::App* const bench = app.add_subcommand("bench", "Measure speed; prints JSON lines");
   bench->require_subcommand(1);
   bench->footer(
-      "Each line: bench, model, mode, split, tail, prompt_tokens, selected, batch, ms_median, ms_min, "
+      "Each line: bench, model, mode, selector, split, tail, prompt_tokens, selected, batch, ms_median, "
+      "ms_min, "
       "tokens_per_s, "
       "threads, isa.\n"
       "Modes take turns within a repetition, so that a change of the machine's pace meets all of them.\n\n"

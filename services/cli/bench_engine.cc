@@ -13,7 +13,9 @@
 #include "engine/ridge/selection.h"
 #include "engine/runtime/wakeup.h"
 #include "services/cli/bench.h"
+#include "services/cli/client.h"
 #include "services/common/config.h"
+#include "services/common/convert.h"
 #include "services/common/loaded_model.h"
 #include "services/decode/worker.h"
 #include "services/prefill/worker.h"
@@ -56,6 +58,7 @@ BenchLine LineFor(const common::LoadedModel& model, const std::string& bench,
   line.bench = bench;
   line.model = model.name;
   line.mode = std::string(ridge::Name(decision.mode));
+  if (decision.mode == ridge::Mode::kQuality) line.selector = std::string(ridge::Name(decision.selector));
   line.split = decision.split;
   line.tail = decision.tail;
   line.prompt_tokens = length;
@@ -65,7 +68,7 @@ BenchLine LineFor(const common::LoadedModel& model, const std::string& bench,
 }
 
 absl::StatusOr<ridge::FillDecision> PrefillDecision(const common::LoadedModel& model, const std::string& mode,
-                                                    int tail) {
+                                                    const BenchFlags& flags) {
   ridge::FillDecision decision;
   decision.reason = "BENCH";
   if (mode == "EXACT") {
@@ -77,8 +80,11 @@ absl::StatusOr<ridge::FillDecision> PrefillDecision(const common::LoadedModel& m
   if (model.map_set == nullptr) return absl::FailedPreconditionError(mode + " needs a map set (--maps)");
   decision.mode = mode == "SPEED" ? ridge::Mode::kSpeed : ridge::Mode::kQuality;
   decision.share = ridge::SelectionOptions().share;
+  RF_ASSIGN_OR_RETURN(const v1::Selector selector, ParseSelector(flags.selector));
+  RF_ASSIGN_OR_RETURN(decision.selector, common::FromProto(selector));
+  if (ridge::NeedsProbe(decision)) decision.wire_form = ridge::WireForm::kHidden;
   decision.split = model.map_set->manifest().split;
-  decision.tail = tail > 0 ? tail : model.map_set->manifest().tail_default;
+  decision.tail = flags.tail > 0 ? flags.tail : model.map_set->manifest().tail_default;
   return decision;
 }
 
@@ -107,7 +113,7 @@ absl::Status PrefillLength(const BenchFlags& flags, const common::LoadedModel& m
       runtime::PrefillCall call;
       call.hello = model.hello;
       RF_ASSIGN_OR_RETURN(call.tokens, Prompt(model, length, rep + 1));
-      RF_ASSIGN_OR_RETURN(call.decision, PrefillDecision(model, mode, flags.tail));
+      RF_ASSIGN_OR_RETURN(call.decision, PrefillDecision(model, mode, flags));
       BenchLine& line =
           lines.try_emplace(mode, LineFor(model, "prefill", call.decision, length)).first->second;
       RF_ASSIGN_OR_RETURN(const double ms, PrefillOnce(source, std::move(call)));
@@ -192,7 +198,7 @@ absl::Status DecodeLength(const BenchFlags& flags, const common::LoadedModel& mo
   std::map<std::string, BenchLine> lines;
   for (int rep = -1; rep < flags.reps; ++rep) {  // rep -1 warms up
     for (const std::string& mode : flags.modes) {
-      RF_ASSIGN_OR_RETURN(call.decision, PrefillDecision(model, mode, flags.tail));
+      RF_ASSIGN_OR_RETURN(call.decision, PrefillDecision(model, mode, flags));
       BenchLine& line =
           lines.try_emplace(mode, LineFor(model, "decode", call.decision, length)).first->second;
       RF_ASSIGN_OR_RETURN(const Generation generation, DecodeOnce(engine, call, batch));

@@ -63,10 +63,16 @@ absl::Status MeasureLength(Client& client, const BenchFlags& flags, const v1::Mo
     for (const std::string& name : flags.modes) {
       RF_ASSIGN_OR_RETURN(const v1::FillMode mode, ParseMode(name));
       request.set_mode(mode);
+      request.clear_selection();
+      if (mode == v1::FILL_MODE_QUALITY) {
+        RF_ASSIGN_OR_RETURN(const v1::Selector selector, ParseSelector(flags.selector));
+        request.mutable_selection()->set_selector(selector);
+      }
       RF_ASSIGN_OR_RETURN(const Measured measured, MeasureOne(client, request));
       if (rep < 0) continue;
       BenchLine& line = lines[name];
       line.mode = std::string(absl::StripPrefix(v1::FillMode_Name(measured.fill.mode()), "FILL_MODE_"));
+      if (measured.fill.mode() == v1::FILL_MODE_QUALITY) line.selector = flags.selector;
       reasons[name] = measured.fill.reason();
       line.selected += measured.fill.selected();
       line.split = measured.fill.split();

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
 #include "ridgefill/v1/generation.grpc.pb.h"
@@ -71,6 +72,13 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& targe
   RF_ASSIGN_OR_RETURN(auto trio, Trio::Create(config, home));
   const auto channel = trio->InProcessChannel();
   return std::make_unique<GrpcClient>(std::move(trio), channel);
+}
+
+absl::StatusOr<v1::Selector> ParseSelector(const std::string& name) {
+  v1::Selector selector;
+  if (v1::Selector_Parse("SELECTOR_" + absl::AsciiStrToUpper(name), &selector)) return selector;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--selector must be attention, probe, random, rarity or none, got \"", name, "\""));
 }
 
 }  // namespace ridgefill::cli

@@ -29,4 +29,7 @@ class Client {
   virtual const Trio* trio() const = 0;  // null for a server elsewhere
 };
 
+// "attention", "probe", ...: a selector as flags name it.
+absl::StatusOr<v1::Selector> ParseSelector(const std::string& name);
+
 }  // namespace ridgefill::cli

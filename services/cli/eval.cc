@@ -67,8 +67,8 @@ absl::StatusOr<T> Parse(const char* flag, const std::string& name, const T (&val
 absl::StatusOr<std::vector<eval::Variant>> Variants(const EvalFlags& flags) {
   constexpr eval::Fill kFills[] = {eval::Fill::kRidge, eval::Fill::kIdentity};
   constexpr ridge::Mode kModes[] = {ridge::Mode::kSpeed, ridge::Mode::kQuality};
-  constexpr ridge::Selector kSelectors[] = {ridge::Selector::kAttention, ridge::Selector::kRandom,
-                                            ridge::Selector::kRarity};
+  constexpr ridge::Selector kSelectors[] = {ridge::Selector::kAttention, ridge::Selector::kProbe,
+                                            ridge::Selector::kRandom, ridge::Selector::kRarity};
   if (!(flags.share >= 0 && flags.share <= 1)) {
     return Refuse("EVAL_FLAG", absl::StrCat("--share must be in [0, 1], got ", flags.share));
   }
@@ -333,7 +333,9 @@ void AddCommonFlags(CLI::App& command, EvalFlags& flags) {
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("MODE,...");
-  command.add_option("--selectors", flags.selectors, "How QUALITY selects rows: attention, random, rarity")
+  command
+      .add_option("--selectors", flags.selectors,
+                  "How QUALITY selects rows: attention, probe, random, rarity")
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("SELECTOR,...");

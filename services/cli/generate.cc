@@ -72,11 +72,7 @@ absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
 absl::Status AddSelection(const GenerateFlags& flags, v1::GenerateRequest& request) {
   if (flags.share.has_value()) request.mutable_selection()->set_share(*flags.share);
   if (flags.selector.empty()) return absl::OkStatus();
-  v1::Selector selector;
-  if (!v1::Selector_Parse("SELECTOR_" + absl::AsciiStrToUpper(flags.selector), &selector)) {
-    return absl::InvalidArgumentError("--selector must be attention, random, rarity or none, got \"" +
-                                      flags.selector + "\"");
-  }
+  RF_ASSIGN_OR_RETURN(const v1::Selector selector, ParseSelector(flags.selector));
   request.mutable_selection()->set_selector(selector);
   return absl::OkStatus();
 }
@@ -122,6 +118,10 @@ absl::StatusOr<Answered> Ask(Client& client, const v1::GenerateRequest& request,
   return answered;
 }
 
+std::string WireFormName(v1::WireForm form) {
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::WireForm_Name(form), "WIRE_FORM_"));
+}
+
 std::string Report(const Answered& answered) {
   const auto& fill = answered.started.fill();
   const auto& timing = answered.finished.timing();
@@ -130,15 +130,15 @@ std::string Report(const Answered& answered) {
   const double rate = rest > 0 ? (usage.generated_tokens() - 1) / rest : 0;
   return absl::StrFormat(
       "[%s, %s: split %d, tail %d; %d of %d prompt rows filled, %d exact (%d outliers, %d selected), %d "
-      "cached]\n"
+      "cached, wire form %s]\n"
       "[time to first token %.3f s = admission %.3f + route %.3f + decode queue %.3f + prefill queue %.3f + "
       "prefill %.3f + transfer %.3f + late pass %.3f + first step %.3f]\n"
       "[%d tokens, %.1f tokens/s, total %.3f s, %s, seed %d]\n",
       absl::StripPrefix(v1::FillMode_Name(fill.mode()), "FILL_MODE_"), fill.reason(), fill.split(),
       fill.tail(), fill.filled(), usage.prompt_tokens(), fill.exact(), fill.outliers(), fill.selected(),
-      fill.cached(), timing.ttft(), timing.admission_wait(), timing.route(), timing.decode_queue(),
-      timing.prefill_queue(), timing.prefill_compute(), timing.transfer_exposed(), timing.late_pass(),
-      timing.first_step(), usage.generated_tokens(), rate, timing.total(),
+      fill.cached(), WireFormName(fill.wire_form()), timing.ttft(), timing.admission_wait(), timing.route(),
+      timing.decode_queue(), timing.prefill_queue(), timing.prefill_compute(), timing.transfer_exposed(),
+      timing.late_pass(), timing.first_step(), usage.generated_tokens(), rate, timing.total(),
       absl::StripPrefix(v1::FinishReason_Name(answered.finished.reason()), "FINISH_REASON_"),
       answered.started.seed());
 }
@@ -229,7 +229,7 @@ void AddFlags(CLI::App& command, GenerateFlags& flags) {
       ->type_name("X");
   command
       .add_option("--selector", flags.selector,
-                  "QUALITY: attention (default), or random, rarity or none to compare with")
+                  "QUALITY: attention (default) or probe; random, rarity or none to compare with")
       ->type_name("NAME");
   const char* group = "Prompt";
   command.add_option("--prompt", flags.prompt, "The prompt")->type_name("TEXT")->group(group);

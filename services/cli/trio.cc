@@ -21,7 +21,6 @@ absl::StatusOr<common::LoadedModel> Load(const config::v1::ServeConfig& config, 
   options.backend = config.backend();
   options.context_tokens = config.decode().context_tokens();
   options.kv_memory_mb = config.decode().kv_memory_mb() + config.prefill().kv_memory_mb();
-  options.prefill_kv_memory_mb = config.prefill().kv_memory_mb();
   options.kv_cache_contexts = config.prefill().kv_memory_mb() > 0 ? 0 : 2;
   return common::LoadModel(options);
 }

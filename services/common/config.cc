@@ -172,8 +172,11 @@ absl::Status CheckParts(const PrefillConfig& prefill, const DecodeConfig& decode
 
 absl::Status CheckRouterSizes(const RouterConfig& config, const std::string& prefix) {
   const auto& policy = config.policy();
-  return Checker(prefix)
-      .Share("policy.max_share", policy.max_share(), 1)
+  Checker check(prefix);
+  if (policy.wire_form() != "kv" && policy.wire_form() != "hidden") {
+    check.Fail("policy.wire_form", absl::StrCat("must be kv or hidden, got \"", policy.wire_form(), "\""));
+  }
+  return check.Share("policy.max_share", policy.max_share(), 1)
       .Share("policy.share", policy.share(), policy.max_share())
       .Range("policy.auto_min_tokens", policy.auto_min_tokens(), 1, kMaxTokens)
       .Range("policy.local_max_tokens", policy.local_max_tokens(), 1, kMaxTokens)
@@ -238,6 +241,7 @@ void FillDefaults(RouterConfig& config) {
           &config::v1::PolicyConfig::set_local_max_tokens, 256);
   Default(policy, &config::v1::PolicyConfig::has_share, &config::v1::PolicyConfig::set_share, 0.05f);
   Default(policy, &config::v1::PolicyConfig::has_max_share, &config::v1::PolicyConfig::set_max_share, 0.25f);
+  if (policy.wire_form().empty()) policy.set_wire_form("kv");
   Default(config, &RouterConfig::has_max_in_flight, &RouterConfig::set_max_in_flight, 256);
   Default(config, &RouterConfig::has_max_queued, &RouterConfig::set_max_queued, 256);
   Default(config, &RouterConfig::has_queue_timeout_seconds, &RouterConfig::set_queue_timeout_seconds, 30);

@@ -155,6 +155,10 @@ void ConfigFlags<Config>::AddOwn() {
                [](Config& c, const float& v) { Router(c).mutable_policy()->set_max_share(v); });
     Add<int>("--tail", "N", "Last rows that run exactly in SPEED and QUALITY (default: the map set's)",
              [](Config& c, const int& v) { Router(c).mutable_policy()->set_tail(v); });
+    Add<std::string>(
+        "--wire_form", "FORM",
+        "Who fills in SPEED and QUALITY: kv (default) the prefill workers, hidden the decode workers",
+        [](Config& c, const std::string& v) { Router(c).mutable_policy()->set_wire_form(v); });
     Add<int>("--max_in_flight", "N", "Requests admitted together (default 256)",
              [](Config& c, const int& v) { Router(c).set_max_in_flight(v); });
     Add<int>("--max_queued", "N",

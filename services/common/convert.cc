@@ -47,6 +47,8 @@ v1::Selector ToProto(ridge::Selector selector) {
   switch (selector) {
     case ridge::Selector::kAttention:
       return v1::SELECTOR_ATTENTION;
+    case ridge::Selector::kProbe:
+      return v1::SELECTOR_PROBE;
     case ridge::Selector::kRandom:
       return v1::SELECTOR_RANDOM;
     case ridge::Selector::kRarity:
@@ -62,6 +64,8 @@ absl::StatusOr<ridge::Selector> FromProto(v1::Selector selector) {
     case v1::SELECTOR_UNSPECIFIED:
     case v1::SELECTOR_ATTENTION:
       return ridge::Selector::kAttention;
+    case v1::SELECTOR_PROBE:
+      return ridge::Selector::kProbe;
     case v1::SELECTOR_RANDOM:
       return ridge::Selector::kRandom;
     case v1::SELECTOR_RARITY:
@@ -73,7 +77,11 @@ absl::StatusOr<ridge::Selector> FromProto(v1::Selector selector) {
   }
   return base::FieldError("selection.selector", "SELECTOR_UNKNOWN",
                           absl::StrCat("unknown value ", static_cast<int>(selector),
-                                       "; allowed: ATTENTION, RANDOM, RARITY, NONE"));
+                                       "; allowed: ATTENTION, PROBE, RANDOM, RARITY, NONE"));
+}
+
+v1::WireForm ToProto(ridge::WireForm form) {
+  return form == ridge::WireForm::kHidden ? v1::WIRE_FORM_HIDDEN : v1::WIRE_FORM_KV;
 }
 
 v1::Hello ToProto(const runtime::Hello& hello) {
@@ -110,7 +118,7 @@ v1::FillDecision ToProto(const ridge::FillDecision& decision) {
   out.set_selector(ToProto(decision.selector));
   out.set_late_pass(decision.late_pass == ridge::LatePassAt::kPrefill ? v1::LATE_PASS_AT_PREFILL
                                                                       : v1::LATE_PASS_AT_DECODE);
-  out.set_wire_form(decision.wire_form == ridge::WireForm::kHidden ? v1::WIRE_FORM_HIDDEN : v1::WIRE_FORM_KV);
+  out.set_wire_form(ToProto(decision.wire_form));
   out.set_local(decision.local);
   out.set_reason(decision.reason);
   return out;
@@ -157,6 +165,7 @@ v1::FillReport ToProto(const runtime::FillReport& report) {
   out.set_cached(report.cached);
   out.set_batch_invariant(report.batch_invariant);
   out.set_reason(report.reason);
+  out.set_wire_form(ToProto(report.wire_form));
   return out;
 }
 

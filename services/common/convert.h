@@ -18,6 +18,8 @@ absl::StatusOr<ridge::Mode> FromProto(v1::FillMode mode);
 v1::Selector ToProto(ridge::Selector selector);
 absl::StatusOr<ridge::Selector> FromProto(v1::Selector selector);
 
+v1::WireForm ToProto(ridge::WireForm form);
+
 v1::Hello ToProto(const runtime::Hello& hello);
 runtime::Hello FromProto(const v1::Hello& hello);
 

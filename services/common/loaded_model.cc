@@ -38,10 +38,11 @@ absl::Status CheckMemory(const LoadModelOptions& options, const model::ModelConf
       (options.kv_memory_mb << 20) + options.kv_cache_contexts * BlocksFor(context) * BlockBytes(config));
   if (maps != nullptr) {
     const auto& manifest = maps->manifest();
-    // QUALITY keeps h_S of every prompt that the prefill engine's cache holds.
-    const int64_t rows_kept = BlocksInMemory(config, options.prefill_kv_memory_mb) * kernels::kBlockTokens +
+    // QUALITY keeps h_S of every prompt that the prefill engine's cache holds, wire form `hidden` of every
+    // one that the decode engine's cache does.
+    const int64_t rows_kept = BlocksInMemory(config, options.kv_memory_mb) * kernels::kBlockTokens +
                               options.kv_cache_contexts * context;
-    need.parts.emplace_back("rows that QUALITY keeps", rows_kept * config.hidden * 4);
+    need.parts.emplace_back("rows that filled modes keep", rows_kept * config.hidden * 4);
     need.parts.emplace_back("maps", MapParameters(manifest) * ParameterBytes(options.backend));
   }
   return CheckFits(need, AvailableMemory());

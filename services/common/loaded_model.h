@@ -34,10 +34,9 @@ struct LoadModelOptions {
   bool lower_layers_only = false;  // needs a folded map set
   bool for_prompt = true;
   bool for_decode = true;
-  int64_t context_tokens = 0;        // 0: the model's
-  int64_t kv_memory_mb = 0;          // of all KV caches ...
-  int kv_cache_contexts = 0;         // ... plus room for so many prompts of `context_tokens`, all of prefill
-  int64_t prefill_kv_memory_mb = 0;  // of kv_memory_mb, what the prefill engine has
+  int64_t context_tokens = 0;  // 0: the model's
+  int64_t kv_memory_mb = 0;    // of all KV caches ...
+  int kv_cache_contexts = 0;   // ... plus room for so many prompts of `context_tokens`
 };
 
 // Destroyed in reverse order: maps and model before their backend.

@@ -78,10 +78,17 @@ void WorkerImpl::FillMetrics(common::MetricPage& page) const {
                stats.filled_tokens, model);
   page.Counter("ridgefill_decode_exact_tokens_total", "Prompt rows in the exact set", stats.exact_tokens,
                model);
+  page.Counter("ridgefill_decode_fill_tokens_total", "Rows filled here, in wire form hidden", stats.fill_rows,
+               model);
+  page.Counter("ridgefill_decode_probe_tokens_total", "Rows run by probes", stats.probe_rows, model);
   page.Counter("ridgefill_decode_late_pass_tokens_total", "Rows run through the late layers here",
                stats.late_pass_rows, model);
   page.Counter("ridgefill_decode_steps_total", "Steps of the loop", stats.steps, model);
   page.Counter("ridgefill_decode_batch_tokens_total", "Rows of all decode batches", stats.decode_rows, model);
+  constexpr char kTransfers[] = "ridgefill_decode_transfers_total";
+  constexpr char kTransfersHelp[] = "Whole prompts received from prefill workers";
+  page.Counter(kTransfers, kTransfersHelp, stats.transfers_kv, with("wire_form", "kv"));
+  page.Counter(kTransfers, kTransfersHelp, stats.transfers_hidden, with("wire_form", "hidden"));
   page.Counter("ridgefill_decode_transfer_frames_total", "Frames received from prefill workers",
                stats.transfer_frames, model);
   page.Counter("ridgefill_decode_transfer_bytes_total", "Payload bytes received from prefill workers",
@@ -146,8 +153,8 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Create(const common:
   options.queue_timeout = absl::Seconds(config.queue_timeout_seconds());
   options.piece_tokens = config.piece_tokens();
   options.eos_ids = model.tokenizer->stop_ids();
-  RF_ASSIGN_OR_RETURN(
-      auto engine, runtime::DecodeEngine::Create(*model.model, model.hello, sources.get(), clock, options));
+  RF_ASSIGN_OR_RETURN(auto engine, runtime::DecodeEngine::Create(*model.model, model.maps.get(), model.hello,
+                                                                 sources.get(), clock, options));
   RF_RETURN_IF_ERROR(WarmUp(*engine));
   return std::make_unique<WorkerImpl>(model, std::move(sources), std::move(engine));
 }

@@ -25,7 +25,6 @@ absl::StatusOr<common::LoadedModel> Load(const config::v1::PrefillConfig& config
   options.for_decode = false;
   options.context_tokens = config.context_tokens();
   options.kv_memory_mb = config.kv_memory_mb();
-  options.prefill_kv_memory_mb = config.kv_memory_mb();
   options.kv_cache_contexts = config.kv_memory_mb() > 0 ? 0 : 2;
   return common::LoadModel(options);
 }

@@ -66,6 +66,9 @@ void WorkerImpl::FillMetrics(common::MetricPage& page) const {
                model);
   page.Counter("ridgefill_prefill_selected_tokens_total", "Of the exact rows, those that QUALITY selected",
                stats.selected_tokens, model);
+  page.Counter("ridgefill_prefill_hidden_tokens_total",
+               "Prompt rows sent in wire form hidden, for the decode worker to fill", stats.hidden_tokens,
+               model);
   constexpr char kRequests[] = "ridgefill_prefill_requests_total";
   constexpr char kRequestsHelp[] = "Prompts by outcome";
   page.Counter(kRequests, kRequestsHelp, stats.requests_ok, with("outcome", "ok"));

@@ -126,14 +126,17 @@ absl::StatusOr<GenerateCall::Route> GenerateCall::ChooseRoute() {
   RF_ASSIGN_OR_RETURN(route.prefill, ChoosePrefill(WantsMaps(core_.policy, prompt)));
   PrefillFacts facts;
   if (route.prefill.has_value()) facts = core_.prefill.report(route.prefill->index()).prefill;
-  RF_ASSIGN_OR_RETURN(route.decision, Decide(core_.policy, prompt, facts));
-  if (route.decision.local) route.prefill.reset();
   std::vector<int> avoid;
   {
     absl::MutexLock lock(&mutex_);
     avoid = avoid_decode_;
   }
-  RF_ASSIGN_OR_RETURN(route.decode, core_.decode.Pick(avoid));
+  auto decode = core_.decode.Pick(avoid);
+  // Without a decode worker what is wrong with the request comes first.
+  const bool no_maps = decode.ok() && core_.decode.report(decode->index()).maps_digest.empty();
+  RF_ASSIGN_OR_RETURN(route.decision, Decide(core_.policy, prompt, facts, {!no_maps}));
+  if (route.decision.local) route.prefill.reset();
+  RF_ASSIGN_OR_RETURN(route.decode, std::move(decode));
   const int64_t worker_context = core_.decode.report(route.decode->index()).context_tokens;
   RF_ASSIGN_OR_RETURN(route.max_tokens, AnswerTokens(parsed_, prompt.tokens,
                                                      std::min(core_.limits.context_tokens, worker_context)));

@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "engine/base/log.h"
@@ -34,6 +35,10 @@ const Histogram::BucketBoundaries& TokenTimeBuckets() {
 
 std::string ModeName(v1::FillMode mode) {
   return std::string(absl::StripPrefix(v1::FillMode_Name(mode), "FILL_MODE_"));
+}
+
+std::string WireFormName(v1::WireForm form) {
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::WireForm_Name(form), "WIRE_FORM_"));
 }
 
 std::array<std::pair<const char*, double>, 8> Parts(const v1::Timing& timing) {
@@ -136,6 +141,7 @@ void LogRequest(const RequestRecord& record) {
              {"mode", ModeName(record.fill.mode())},
              {"reason", record.fill.reason()},
              {"split", int64_t{record.fill.split()}},
+             {"wire_form", WireFormName(record.fill.wire_form())},
              {"prompt_tokens", record.prompt_tokens},
              {"filled_tokens", record.fill.filled()},
              {"exact_tokens", record.fill.exact()},

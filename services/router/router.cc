@@ -93,6 +93,7 @@ class RouterImpl : public Router {
     core_.policy = {config.policy().auto_min_tokens(), config.policy().local_max_tokens(),
                     config.policy().forbid_filled(),   config.policy().tail(),
                     config.policy().share(),           config.policy().max_share()};
+    if (config.policy().wire_form() == "hidden") core_.policy.wire_form = ridge::WireForm::kHidden;
     core_.default_deadline = absl::Seconds(config.default_deadline_seconds());
     core_.architecture = options.identity.arch;
     core_.chat = options.tokenizer->EncodeChat({{"user", "a"}}).ok();

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
+#include "engine/ridge/selection.h"
 
 namespace ridgefill::router {
 namespace {
@@ -81,7 +82,7 @@ MapsWanted WantsMaps(const PolicyOptions& options, const PromptFacts& prompt) {
 }
 
 absl::StatusOr<FillDecision> Decide(const PolicyOptions& options, const PromptFacts& prompt,
-                                    const PrefillFacts& prefill) {
+                                    const PrefillFacts& prefill, const DecodeFacts& decode) {
   RF_RETURN_IF_ERROR(CheckAsked(options, prompt, prefill));
   const int tail = std::max(options.tail > 0 ? options.tail : prefill.tail_default, prefill.tail_minimum);
   const std::string why_exact = WhyExact(options, prompt, prefill, tail);
@@ -91,6 +92,12 @@ absl::StatusOr<FillDecision> Decide(const PolicyOptions& options, const PromptFa
   if (decision.mode == Mode::kQuality) {
     decision.share = prompt.share.value_or(options.share);
     decision.selector = prompt.selector;
+  }
+  if (decode.has_maps) {
+    decision.wire_form = ridge::NeedsProbe(decision) ? ridge::WireForm::kHidden : options.wire_form;
+  } else if (ridge::NeedsProbe(decision)) {
+    return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
+                       "selector PROBE needs a decode worker with a map set; use ATTENTION");
   }
   decision.split = prefill.split;
   decision.tail = tail;

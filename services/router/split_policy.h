@@ -17,6 +17,7 @@ struct PolicyOptions {
   int tail = 0;             // 0: the map set's
   float share = 0.05f;      // of the rows before the tail that QUALITY selects at most ...
   float max_share = 0.25f;  // ... and that a request may ask for
+  ridge::WireForm wire_form = ridge::WireForm::kKv;  // of filled prompts; a probe always takes `hidden`
 };
 
 struct PromptFacts {
@@ -37,6 +38,10 @@ struct PrefillFacts {
   int min_bulk = 0;
 };
 
+struct DecodeFacts {
+  bool has_maps = true;  // it can fill
+};
+
 // What the prompt wants of its prefill worker, asked before one is chosen.
 enum class MapsWanted {
   kNo,
@@ -49,7 +54,9 @@ MapsWanted WantsMaps(const PolicyOptions& options, const PromptFacts& prompt);
 // The decision's reason: REQUESTED, LONG_PROMPT, or why the prompt runs EXACT although more
 // was possible: SHORT_PROMPT, NO_MAPS, BELOW_AUTO_MIN, OPERATOR, PROMPT_LOGPROBS; LOCAL where decode
 // prefills, NO_PREFILL_WORKERS where it must.
+// Where the operator wants wire form `hidden` and the decode worker has no maps, it is `kv`: the bits are the
+// same.
 absl::StatusOr<ridge::FillDecision> Decide(const PolicyOptions& options, const PromptFacts& prompt,
-                                           const PrefillFacts& prefill);
+                                           const PrefillFacts& prefill, const DecodeFacts& decode = {});
 
 }  // namespace ridgefill::router

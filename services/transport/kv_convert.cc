@@ -45,6 +45,7 @@ struct WriteBody {
     out.mutable_hidden()->set_layer(body.layer);
     out.mutable_hidden()->mutable_positions()->Add(body.positions.begin(), body.positions.end());
   }
+  void operator()(const runtime::ScoresBody& body) const { out.mutable_scores()->set_tokens(body.tokens); }
   void operator()(const runtime::PlanBody& body) const {
     auto& plan = *out.mutable_plan();
     plan.set_tokens(body.plan.tokens);
@@ -112,6 +113,9 @@ absl::StatusOr<runtime::KvFrame> FromProto(const runtime::TransferId& id, v1::Pr
       frame.body = runtime::HiddenBody{response.hidden().layer(), {positions.begin(), positions.end()}};
       break;
     }
+    case v1::PrefillResponse::kScores:
+      frame.body = runtime::ScoresBody{response.scores().tokens()};
+      break;
     case v1::PrefillResponse::kPlan:
       frame.body = ReadPlan(response.plan());
       break;

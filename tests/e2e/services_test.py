@@ -69,6 +69,47 @@ class Answers(unittest.TestCase):
         self.assertEqual(logprobs(none), logprobs(ask(api, 300, SPEED, 12, **WITH_LOGPROBS)))
         self.assertIn(QUALITY, api.ListModels(pb.ListModelsRequest()).models[0].modes)
 
+    def test_wire_forms_agree_bit_for_bit(self):
+        hidden = h.router([prefill], [decode], "--wire_form", "hidden")
+        with h.running(hidden):
+            for mode, options in ((SPEED, {}), (QUALITY, SELECTION)):
+                for length in (65, 300, 700):
+                    kv = ask(api, length, mode, 12, **WITH_LOGPROBS, **options)
+                    other = ask(h.stub(hidden), length, mode, 12, **WITH_LOGPROBS, **options)
+                    self.assertEqual(logprobs(other), logprobs(kv))
+                    self.assertEqual(kv.started.fill.wire_form, pb.WIRE_FORM_KV)
+                    self.assertEqual(other.started.fill.wire_form, pb.WIRE_FORM_HIDDEN)
+                    other.started.fill.wire_form = pb.WIRE_FORM_KV
+                    self.assertEqual(other.started.fill, kv.started.fill)
+        page = h.metrics(metrics_address(decode))
+        self.assertGreaterEqual(page['ridgefill_decode_transfers_total{model="llama",wire_form="hidden"}'], 6)
+        self.assertGreaterEqual(page['ridgefill_decode_transfers_total{model="llama",wire_form="kv"}'], 6)
+        self.assertGreater(page['ridgefill_decode_fill_tokens_total{model="llama"}'], 0)
+
+    def test_a_probe_selects_rows_on_decode_and_transports_agree(self):
+        probe = {"selection": pb.SelectionOptions(share=0.25, selector=pb.SELECTOR_PROBE)}
+        for length in (300, 700):
+            over_grpc = ask(api, length, QUALITY, 12, **WITH_LOGPROBS, **probe)
+            local = ask(embedded, length, QUALITY, 12, **WITH_LOGPROBS, **probe)
+            self.assertEqual(logprobs(over_grpc), logprobs(local))
+            fill = over_grpc.started.fill
+            self.assertEqual(fill, local.started.fill)
+            self.assertEqual((fill.mode, fill.reason, fill.wire_form), (QUALITY, "REQUESTED", pb.WIRE_FORM_HIDDEN))
+            self.assertEqual(fill.exact, 32 + fill.outliers + fill.selected)
+            self.assertGreaterEqual(fill.selected, 31)
+            self.assertLessEqual(fill.selected, 0.25 * (length - 32) + 0.5)
+        self.assertGreater(h.metrics(metrics_address(decode))['ridgefill_decode_probe_tokens_total{model="llama"}'], 0)
+
+    def test_a_decode_worker_without_maps_fills_nothing(self):
+        bare = h.decode("--maps", "none")
+        routed = h.router([prefill], [bare])
+        with h.running(routed, bare):
+            self.assertEqual(logprobs(ask(h.stub(routed), 300, SPEED, 8, **WITH_LOGPROBS)),
+                             logprobs(ask(api, 300, SPEED, 8, **WITH_LOGPROBS)))
+            selection = pb.SelectionOptions(selector=pb.SELECTOR_PROBE)
+            error = h.error_of(lambda: ask(h.stub(routed), 300, QUALITY, 8, selection=selection))
+            self.assertEqual((error.code, error.reason), (grpc.StatusCode.FAILED_PRECONDITION, "NO_MAPS"))
+
     def test_all_rows_exact_equals_no_maps_bit_for_bit(self):
         plain_prefill, plain_decode = h.prefill("--maps", "none"), h.decode("--maps", "none")
         here = h.decode("--maps", "none")
@@ -260,12 +301,15 @@ class Operations(unittest.TestCase):
         self.assertEqual(chat.stderr.count("time to first token"), 2)
         quality = run("generate", *common, "--raw", "--prompt", "Once upon a time. " * 40, "--mode", "quality",
                       "--share", 0.2, "--selector", "random")
-        self.assertRegex(quality.stderr, r"QUALITY, REQUESTED: .* [1-9][0-9]* selected")
+        self.assertRegex(quality.stderr, r"QUALITY, REQUESTED: .* [1-9][0-9]* selected.*wire form kv")
+        probe = run("generate", *common, "--raw", "--prompt", "Once upon a time. " * 40, "--mode", "quality",
+                    "--share", 0.2, "--selector", "probe")
+        self.assertRegex(probe.stderr, r"QUALITY, REQUESTED: .* [1-9][0-9]* selected.*wire form hidden")
         bench = run("bench", "ttft", "--target", router.address, "--lengths", "100,300", "--reps", 2)
         lines = [json.loads(line) for line in bench.stdout.splitlines()]
         self.assertEqual([(line["prompt_tokens"], line["mode"]) for line in lines],
                          [(100, "EXACT"), (100, "SPEED"), (300, "EXACT"), (300, "SPEED")])
-        self.assertEqual(list(lines[0]), ["bench", "model", "mode", "split", "tail", "prompt_tokens", "selected", "batch",
+        self.assertEqual(list(lines[0]), ["bench", "model", "mode", "selector", "split", "tail", "prompt_tokens", "selected", "batch",
                                           "ms_median", "ms_min", "tokens_per_s", "threads", "isa"])
 
     def test_command_lines_that_are_not_whole(self):
@@ -283,13 +327,14 @@ class Operations(unittest.TestCase):
         self.assertIn("SPEED of 20 tokens ran EXACT (SHORT_PROMPT)", bench.stderr)
 
     def test_benchmarks_of_the_engines(self):
-        for bench, extra in (("prefill", ("--modes", "EXACT,QUALITY")), ("decode", ("--batches", "1,3", "--tokens", 8))):
+        for bench, extra in (("prefill", ("--modes", "EXACT,QUALITY", "--selector", "probe")), ("decode", ("--batches", "1,3", "--tokens", 8))):
             out = subprocess.run([str(h.BIN / "ridgefill"), "bench", bench, "--model", str(h.TINY), "--maps", str(maps),
                                   "--kv_memory_mb", "32", "--lengths", "128", "--reps", "1", *map(str, extra)],
                                  capture_output=True, text=True, timeout=h.PATIENCE, check=True)
             lines = [json.loads(line) for line in out.stdout.splitlines()]
             self.assertEqual(len(lines), 2)
             self.assertEqual([line["batch"] for line in lines], [1, 1] if bench == "prefill" else [1, 3])
+            self.assertEqual([line["selector"] for line in lines], [None, "probe" if bench == "prefill" else None])
             self.assertTrue(all(line["ms_median"] > 0 and line["tokens_per_s"] > 0 for line in lines))
 
 

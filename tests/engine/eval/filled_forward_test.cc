@@ -193,6 +193,72 @@ TEST_F(FilledForwardTest, ScoresAreWhatTheLastPromptRowsAttendTo) {
   EXPECT_TRUE(forward->scores().empty());
 }
 
+// A probe against a plain pass in whole tensors, whatever the chunks: rows 40 to 79 and the outliers run
+// exactly, all others before them are filled, and what follows the prompt is not looked at.
+TEST_F(FilledForwardTest, AProbeSeesTheMostThatItsRowsAttendTo) {
+  constexpr int64_t kPrompt = 80, kBegin = 40;
+  const auto maps = RandomMaps();
+  const model::ModelConfig& config = model_->config();
+  const ridge::FillPlan plan = {kPrompt, kBegin, {0, 17}};
+  const auto pass = runtime::SequencePass::Create(*model_, kTokens, kTokens).value();
+  const auto fill = runtime::FillPass::Create(*model_, *maps, kTokens).value();
+  const auto tensor = [&](int64_t rows, int64_t columns) {
+    return backend_->Allocate(kernels::DType::kF32, {rows, columns}).value();
+  };
+  const auto hidden = tensor(kPrompt, config.hidden);
+  ASSERT_TRUE(pass->Embed(absl::MakeConstSpan(documents_[1]).subspan(0, kPrompt), hidden.view()).ok());
+  ASSERT_TRUE(pass->Forward({runtime::Positions(0, kPrompt), hidden.view(), 0, kSplit, {}}).ok());
+  runtime::FillPass::Args args;
+  args.rows.hidden = hidden.view().Rows(0, kBegin);
+  const std::vector<int32_t> filled = runtime::Positions(0, kBegin),
+                             own = runtime::Positions(kBegin, kPrompt);
+  args.positions = filled;
+  args.block_table = pass->block_table();
+  args.cache = &pass->cache();
+  args.workspace = &pass->workspace();
+  ASSERT_TRUE(fill->Run(pass->stream(), args).ok());
+  const std::vector<int32_t> exact = plan.ExactRows();
+  const auto rows = tensor(static_cast<int64_t>(exact.size()), config.hidden);
+  ASSERT_TRUE(pass->Gather(hidden.view(), exact, rows.view()).ok());
+  std::vector<float> want(kPrompt);
+  runtime::SequencePass::Layers layers{exact, rows.view(), kSplit, config.layers, {}};
+  layers.on_query = [&](int layer, const kernels::TensorView& q) {
+    return pass->WithBatch(own, [&](const kernels::Batch& batch) {
+      const auto mass = tensor(config.heads_kv, kPrompt);
+      const std::string zeros(mass.view().bytes(), '\0');
+      EXPECT_TRUE(backend_->CopyFromHost(pass->stream(), zeros, mass.view()).ok());
+      kernels::AttentionMassArgs mass_args;
+      mass_args.batch = &batch;
+      mass_args.q = q.Rows(2, kPrompt - kBegin);
+      mass_args.cache = &pass->cache();
+      mass_args.layer = layer;
+      mass_args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+      mass_args.reduction = kernels::MassReduction::kMax;
+      mass_args.mass = mass.view();
+      const absl::Status status = backend_->AttentionMass(pass->stream(), mass_args);
+      const std::vector<float> by_head = pass->Floats(mass.view()).value();
+      for (size_t i = 0; i < by_head.size(); ++i) {
+        want[i % kPrompt] = std::max(want[i % kPrompt], by_head[i]);
+      }
+      return status;
+    });
+  };
+  ASSERT_TRUE(pass->Forward(layers).ok());
+  for (int64_t chunk : {kTokens, int64_t{31}, int64_t{7}}) {
+    const auto forward = Forward(chunk);
+    const auto own_fill = runtime::FillPass::Create(*model_, *maps, chunk).value();
+    ASSERT_TRUE(forward->Lower(documents_[1]).ok());
+    EXPECT_EQ(forward->Probe(plan, *own_fill).value(), want) << "chunks of " << chunk;
+    // It leaves nothing behind that a run after it would see.
+    ASSERT_TRUE(forward->Late(ExactPlan(), nullptr).ok());
+    const std::vector<double> exact_nll = forward->NextTokenNll(0, kTokens - 1).value();
+    const auto fresh = Forward(chunk);
+    ASSERT_TRUE(fresh->Lower(documents_[1]).ok());
+    ASSERT_TRUE(fresh->Late(ExactPlan(), nullptr).ok());
+    EXPECT_EQ(exact_nll, fresh->NextTokenNll(0, kTokens - 1).value());
+  }
+}
+
 TEST_F(FilledForwardTest, NllIsMinusTheLogOfTheSoftmax) {
   const auto forward = Forward(64);
   ASSERT_TRUE(forward->Lower(documents_[3]).ok());

@@ -127,8 +127,20 @@ TEST(SelectRows, FollowsTheDecision) {
   // Rows that draw little attention are not worth it, but the selectors to compare with spend their share.
   attention[100] = 0.0009f;
   EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), IsEmpty());
+  decision.selector = Selector::kProbe;  // whose maxima lie far higher
+  EXPECT_FALSE(NeedsAttentionScores(decision));
+  EXPECT_TRUE(NeedsProbe(decision));
+  attention[100] = kLeastProbe;
+  EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), ElementsAreArray(Rows(96, 128)));
+  attention[100] = 0.99f * kLeastProbe;
+  EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), IsEmpty());
+  EXPECT_EQ(ProbeBegin(decision, 1024), 960);
+  decision.tail = 20;
+  EXPECT_EQ(ProbeBegin(decision, 1024), 1004) << "its rows are the tail's, at most";
+  decision.tail = 256;
   decision.selector = Selector::kRarity;
   EXPECT_FALSE(NeedsAttentionScores(decision));
+  EXPECT_FALSE(NeedsProbe(decision));
   EXPECT_THAT(SelectRows(decision, tokens, {}, outliers), ElementsAreArray(Rows(640, 672)));
   decision.selector = Selector::kRandom;
   const auto random = SelectRows(decision, tokens, {}, outliers);

@@ -148,5 +148,9 @@ inline ridge::FillDecision Quality(int split, int tail, float share,
   decision.selector = selector;
   return decision;
 }
+inline ridge::FillDecision Hidden(ridge::FillDecision decision) {
+  decision.wire_form = ridge::WireForm::kHidden;
+  return decision;
+}
 
 }  // namespace ridgefill::runtime

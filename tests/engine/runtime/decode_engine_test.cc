@@ -245,6 +245,31 @@ TEST(RefusalTest, BadCallsAreRefusedByName) {
             "PROMPT_LOGPROBS");
 }
 
+TEST(RefusalTest, WireFormHiddenNeedsMapsOfTheSplitHere) {
+  const auto maps = Tiny().RandomMaps(2);
+  const auto tokens = RandomTokens(1, 100, Tiny().vocab());
+  TrioOptions options;
+  options.maps = maps.get();
+  options.decode_has_maps = false;
+  Trio without(options);
+  for (const auto& decision : {Hidden(Speed(2, 16)), Hidden(Quality(2, 16, 0.1f, ridge::Selector::kProbe))}) {
+    const absl::Status refused = Submit(without.decode(), GreedyCall(tokens, decision, 4)).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(ReasonOf(refused), "NO_MAPS");
+  }
+  EXPECT_TRUE(without.Start(GreedyCall(tokens, Speed(2, 16), 4)).out->Wait().status.ok());
+  options.decode_has_maps = true;
+  options.prefill_has_maps = false;
+  Trio with(options);
+  EXPECT_EQ(ReasonOf(Submit(with.decode(), GreedyCall(tokens, Hidden(Speed(1, 16)), 4)).status()),
+            "MAPS_OTHER_SPLIT");
+  EXPECT_TRUE(with.Start(GreedyCall(tokens, Hidden(Speed(2, 16)), 4)).out->Wait().status.ok());
+  const DecodeStats stats = with.decode().Stats();
+  EXPECT_EQ(stats.fill_rows, 84);
+  EXPECT_EQ(stats.transfers_hidden, 1);
+  EXPECT_EQ(stats.transfers_kv, 0);
+}
+
 TEST(RefusalTest, ErrorsOfThePeerReachTheSink) {
   Trio trio;
   const auto tokens = RandomTokens(1, 100, Tiny().vocab());
@@ -259,7 +284,7 @@ TEST(RefusalTest, ErrorsOfThePeerReachTheSink) {
 
 TEST(RefusalTest, WithoutSourcesOnlyLocalPrefillRuns) {
   const auto clock = base::MakeSystemClock();
-  auto engine = DecodeEngine::Create(Tiny().model(), Tiny().MakeHello(), nullptr, *clock,
+  auto engine = DecodeEngine::Create(Tiny().model(), nullptr, Tiny().MakeHello(), nullptr, *clock,
                                      {.context_tokens = 128, .cache_blocks = 2});
   ASSERT_TRUE(engine.ok());
   const auto tokens = RandomTokens(1, 20, Tiny().vocab());
@@ -270,7 +295,7 @@ TEST(RefusalTest, WithoutSourcesOnlyLocalPrefillRuns) {
 
 TEST(RefusalTest, ACacheThatHoldsNoWholeRequestIsRefusedAtStart) {
   const auto clock = base::MakeSystemClock();
-  const auto engine = DecodeEngine::Create(Tiny().model(), Tiny().MakeHello(), nullptr, *clock,
+  const auto engine = DecodeEngine::Create(Tiny().model(), nullptr, Tiny().MakeHello(), nullptr, *clock,
                                            {.context_tokens = 500, .cache_blocks = 7});
   EXPECT_EQ(ReasonOf(engine.status()), "CACHE_TOO_SMALL");
   EXPECT_THAT(engine.status().message(), testing::HasSubstr("500 tokens needs 8 KV blocks"));

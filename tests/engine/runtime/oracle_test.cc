@@ -97,10 +97,14 @@ TEST_P(OracleTest, FilledPrefillEqualsTheMethodOnWholeTensors) {
       SCOPED_TRACE(absl::StrCat("split ", split, ", prompt ", length));
       const auto tokens = RandomTokens(length, length, tiny().vocab());
       const ridge::FillDecision decision = Speed(split, 32);
-      const PlainFill fill{maps.get(), PlanFor(tiny(), tokens, decision, threshold)};
+      const PlainFill fill{maps.get(), PlanFor(tiny(), tokens, decision, *maps)};
+      const Answer want = PlainAnswer(tiny(), tokens, kAnswer, &fill);
       StartedEvent started;
-      ExpectSame(trio.Run(GreedyCall(tokens, decision, kAnswer), &started),
-                 PlainAnswer(tiny(), tokens, kAnswer, &fill));
+      ExpectSame(trio.Run(GreedyCall(tokens, Hidden(decision), kAnswer), &started), want);
+      EXPECT_EQ(started.report.wire_form, ridge::WireForm::kHidden);
+      EXPECT_EQ(started.report.outliers, static_cast<int64_t>(fill.plan.outliers.size()));
+      ExpectSame(trio.Run(GreedyCall(tokens, decision, kAnswer), &started), want);
+      EXPECT_EQ(started.report.wire_form, ridge::WireForm::kKv);
       EXPECT_EQ(started.report.mode, ridge::Mode::kSpeed);
       EXPECT_EQ(started.report.split, split);
       EXPECT_EQ(started.report.tail, 32);
@@ -157,10 +161,12 @@ TEST_P(OracleTest, QualityEqualsTheMethodOnWholeTensors) {
            {Selector::kAttention, Selector::kRandom, Selector::kRarity, Selector::kNone}) {
         SCOPED_TRACE(absl::StrCat("chunk ", chunk, ", prompt ", length, ", ", ridge::Name(selector)));
         const ridge::FillDecision decision = Quality(split, 32, 0.4f, selector);
-        const PlainFill fill{maps.get(), PlanFor(tiny(), tokens, decision, 0.0f)};
+        const PlainFill fill{maps.get(), PlanFor(tiny(), tokens, decision, *maps)};
+        const Answer want = PlainAnswer(tiny(), tokens, kAnswer, &fill);
         StartedEvent started;
-        ExpectSame(trio.Run(GreedyCall(tokens, decision, kAnswer), &started),
-                   PlainAnswer(tiny(), tokens, kAnswer, &fill));
+        ExpectSame(trio.Run(GreedyCall(tokens, Hidden(decision), kAnswer), &started), want);
+        EXPECT_EQ(started.report.selected, static_cast<int64_t>(fill.plan.selected.size()));
+        ExpectSame(trio.Run(GreedyCall(tokens, decision, kAnswer), &started), want);
         EXPECT_EQ(started.report.mode, ridge::Mode::kQuality);
         EXPECT_EQ(started.report.selected, static_cast<int64_t>(fill.plan.selected.size()));
         if (selector == Selector::kNone) {
@@ -177,6 +183,45 @@ TEST_P(OracleTest, QualityEqualsTheMethodOnWholeTensors) {
   }
 }
 
+// The rows that a probe selects too, outliers in the bulk and in the tail among its rows or filled before
+// them, and whatever the pieces.
+TEST_P(OracleTest, AProbeEqualsTheMethodOnWholeTensors) {
+  const int split = 2;
+  std::vector<float> norms = PlainRowNorms(tiny(), RandomTokens(1, 200, tiny().vocab()), split);
+  std::nth_element(norms.begin(), norms.begin() + 190, norms.end());
+  const auto maps = tiny().RandomMaps(split, norms[190]);
+  int64_t selected = 0, filled = 0;
+  for (int64_t piece : {7, 64}) {
+    TrioOptions options = Options();
+    options.maps = maps.get();
+    options.prefill_has_maps = piece == 7;
+    options.decode.piece_tokens = piece;
+    options.prefill.frame_bytes = 1 << 12;
+    Trio trio(options);
+    for (int tail : {16, 90}) {  // fewer and more than the probe's rows
+      for (int64_t length : {17, 91, 128, 200}) {
+        SCOPED_TRACE(absl::StrCat("piece ", piece, ", tail ", tail, ", prompt ", length));
+        const auto tokens = RandomTokens(length, length, tiny().vocab());
+        const ridge::FillDecision decision = Hidden(Quality(split, tail, 0.3f, ridge::Selector::kProbe));
+        if (tail >= length) continue;
+        const PlainFill fill{maps.get(), PlanFor(tiny(), tokens, decision, *maps)};
+        StartedEvent started;
+        ExpectSame(trio.Run(GreedyCall(tokens, decision, kAnswer), &started),
+                   PlainAnswer(tiny(), tokens, kAnswer, &fill));
+        EXPECT_EQ(started.report.selected, static_cast<int64_t>(fill.plan.selected.size()));
+        EXPECT_EQ(started.report.outliers, static_cast<int64_t>(fill.plan.outliers.size()));
+        EXPECT_EQ(started.report.filled, fill.plan.filled_count());
+        selected += started.report.selected;
+        filled += started.report.filled;
+      }
+    }
+    EXPECT_TRUE(trio.AllFree());
+    EXPECT_GT(trio.decode().Stats().probe_rows, 0);
+  }
+  EXPECT_GT(selected, 60);
+  EXPECT_GT(filled, 60) << "some windows must stay filled";
+}
+
 TEST_P(OracleTest, APromptWithinTheTailRunsExactInSpeedToo) {
   const auto maps = tiny().RandomMaps(2);
   TrioOptions options = Options();
@@ -189,6 +234,11 @@ TEST_P(OracleTest, APromptWithinTheTailRunsExactInSpeedToo) {
   ExpectSame(trio.Run(GreedyCall(tokens, Speed(2, 90), kAnswer), &started), want);
   EXPECT_EQ(started.report.filled, 0);
   EXPECT_EQ(started.report.exact, 90);
+  for (const auto& decision : {Hidden(Speed(2, 90)), Hidden(Quality(2, 90, 0.5f)),
+                               Hidden(Quality(2, 90, 0.5f, ridge::Selector::kProbe))}) {
+    ExpectSame(trio.Run(GreedyCall(tokens, decision, kAnswer), &started), want);
+    EXPECT_EQ(started.report.exact, 90);
+  }
   ExpectSame(trio.Run(GreedyCall(tokens, Quality(2, 90, 0.5f), kAnswer), &started), want);
   EXPECT_EQ(started.report.exact, 90);
   EXPECT_EQ(started.report.selected, 0);

@@ -124,8 +124,9 @@ TEST_F(PrefillEngineTest, FramesAreValidAndKeepTheirSize) {
   for (int64_t frame_bytes :
        {int64_t{1}, int64_t{5000}, 64 * kTokenBytes, 200 * kTokenBytes, int64_t{1} << 20}) {
     Start({.chunk_tokens = 128, .context_tokens = 512, .frame_bytes = frame_bytes}, maps.get());
-    for (const auto& decision :
-         {ExactOnDecode(1), ExactOnDecode(3), ExactOnPrefill(), Speed(2, 50), Quality(2, 50, 0.3f)}) {
+    for (const auto& decision : {ExactOnDecode(1), ExactOnDecode(3), ExactOnPrefill(), Speed(2, 50),
+                                 Quality(2, 50, 0.3f), Hidden(Speed(2, 50)), Hidden(Quality(2, 50, 0.3f)),
+                                 Hidden(Quality(2, 50, 0.3f, ridge::Selector::kProbe))}) {
       const PrefillCall call = Call(300, decision);
       const auto seen = Run(call);
       ASSERT_EQ(seen->Wait(), absl::OkStatus());
@@ -168,6 +169,27 @@ TEST_F(PrefillEngineTest, PlanCountsAndTimes) {
   EXPECT_EQ(stats.frames, static_cast<int64_t>(frames.size()));
   EXPECT_EQ(stats.requests_ok, 1);
   EXPECT_EQ(stats.blocks_free, stats.blocks_total);
+}
+
+TEST_F(PrefillEngineTest, HiddenFormSendsEveryRowAndNoLateKv) {
+  Start({.chunk_tokens = 64, .context_tokens = 512});
+  const auto seen = Run(Call(300, Hidden(Quality(2, 50, 0.3f))));
+  ASSERT_EQ(seen->Wait(), absl::OkStatus());
+  int64_t rows = 0, scores = 0;
+  for (const KvFrame& frame : seen->All()) {
+    if (const auto* kv = std::get_if<KvBody>(&frame.body)) {
+      EXPECT_LE(kv->layer_end, 2);
+    }
+    if (const auto* hidden = std::get_if<HiddenBody>(&frame.body)) {
+      rows += static_cast<int64_t>(hidden->positions.size());
+    }
+    scores += std::holds_alternative<ScoresBody>(frame.body);
+  }
+  EXPECT_EQ(rows, 300);
+  EXPECT_EQ(scores, 1);
+  const PrefillStats stats = engine_->Stats();
+  EXPECT_EQ(stats.hidden_tokens, 300);
+  EXPECT_EQ(stats.filled_tokens + stats.exact_tokens + stats.selected_tokens, 0);
 }
 
 TEST_F(PrefillEngineTest, AFullSinkHoldsUpNobodyElse) {
@@ -273,6 +295,9 @@ TEST_F(PrefillEngineTest, RefusesByName) {
   EXPECT_EQ(refused(call), "PEER_MAPS");
   call.decision = ExactOnPrefill();
   EXPECT_EQ(refused(call), "OK") << "EXACT does not look at maps";
+  call.decision = Hidden(Speed(2, 5));
+  EXPECT_EQ(refused(call), "PEER_MAPS") << "the router's split came from this worker's maps";
+  EXPECT_EQ(refused(Call(10, Quality(2, 5, 0.1f, ridge::Selector::kProbe))), "DECISION_WIRE_FORM");
   call = Call(10, Speed(2, 5));
   call.hello.maps_digest = "";
   EXPECT_EQ(refused(call), "OK") << "a decode worker without maps takes K and V ready-made";
@@ -294,14 +319,14 @@ TEST_F(PrefillEngineTest, OptionsAreChecked) {
 class LowerLayersTest : public PrefillEngineTest {
  protected:
   // A worker that holds layers [0, layer_end) only must send what one with all layers sends, byte for byte.
-  void ExpectSameFrames(const PrefillCall& call, int layer_end) {
+  void ExpectSameFrames(const PrefillCall& call, int layer_end, bool with_maps = true) {
     const auto maps = Tiny().RandomMaps(1);
     Start({.chunk_tokens = 64, .context_tokens = 256}, maps.get());
     const auto want = Run(call);
     ASSERT_EQ(want->Wait(), absl::OkStatus());
     engine_.reset();
     const TinyModel lower(*kernels::MakeCpuBackend({.threads = 1}), layer_end);
-    const auto lower_maps = lower.RandomMaps(1);
+    const auto lower_maps = with_maps ? lower.RandomMaps(1) : nullptr;
     Start({.chunk_tokens = 64, .context_tokens = 256}, lower_maps.get(), lower);
     const auto got = Run(call);
     EXPECT_EQ(got->Wait(), absl::OkStatus());
@@ -325,6 +350,13 @@ TEST_F(LowerLayersTest, AndTheSplitLayerAndMapsAreEnoughForSpeed) {
 }
 
 TEST_F(LowerLayersTest, AndForQuality) { ExpectSameFrames(Call(200, Quality(1, 40, 0.3f)), 2); }
+
+// Neither the split layer nor maps.
+TEST_F(LowerLayersTest, AloneAreEnoughForWireFormHidden) {
+  for (const auto& decision : {Hidden(Speed(1, 40)), Hidden(Quality(1, 40, 0.3f))}) {
+    ExpectSameFrames(Call(200, decision), 1, /*with_maps=*/false);
+  }
+}
 
 TEST_F(LowerLayersTest, AreNotEnoughForUnfoldedMaps) {
   const TinyModel lower(*kernels::MakeCpuBackend({.threads = 1}), 2);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -71,8 +72,9 @@ class Plain {
     const kernels::SequenceRows rows{0, static_cast<int64_t>(positions.size()), blocks_};
     return Ok(backend_.NewBatch({positions, absl::MakeConstSpan(&rows, 1), phase}, &model_.rope()));
   }
+  using OnQuery = std::function<absl::Status(int layer, const TensorView& q)>;
   void Forward(const std::vector<int32_t>& positions, const TensorView& hidden, int begin, int end,
-               Phase phase) {
+               Phase phase, const OnQuery& on_query = {}) {
     const auto batch = Batch(positions, phase);
     model::ForwardArgs args;
     args.batch = batch.get();
@@ -81,6 +83,7 @@ class Plain {
     args.hidden = hidden;
     args.layer_begin = begin;
     args.layer_end = end;
+    args.on_query = on_query;
     args.workspace = workspace_.get();
     Ok(model_.Forward(*stream_, args));
   }
@@ -121,6 +124,38 @@ class Plain {
     const int64_t queries = static_cast<int64_t>(last.size()) * (split - first) * config.heads_q;
     for (float& score : mean) score /= static_cast<float>(queries);
     return mean;
+  }
+  // One mass for each layer and head, all of them reduced here.
+  std::vector<float> Probe(const PlainFill& fill, const TensorView& hidden) {
+    Fill(fill, hidden);
+    const model::ModelConfig& config = model_.config();
+    const int split = fill.maps->manifest().split;
+    const std::vector<int32_t> rows = fill.plan.ExactRows();
+    const std::vector<int32_t> own(rows.begin() + static_cast<int64_t>(fill.plan.outliers.size()),
+                                   rows.end());
+    const auto own_batch = Batch(own, Phase::kPrompt);
+    std::vector<float> most(fill.plan.tokens);
+    kernels::Tensor exact = Gather(hidden, rows);
+    Forward(rows, exact.view(), split, config.layers, Phase::kPrompt, [&](int layer, const TensorView& q) {
+      kernels::Tensor mass = New(DType::kF32, config.heads_kv, fill.plan.tokens);
+      const std::vector<float> zeros(mass.view().elements());
+      Ok(backend_.CopyFromHost(*stream_, HostBytes(absl::MakeConstSpan(zeros)), mass.view()));
+      kernels::AttentionMassArgs args;
+      args.batch = own_batch.get();
+      args.q = q.Rows(static_cast<int64_t>(fill.plan.outliers.size()), static_cast<int64_t>(own.size()));
+      args.cache = cache_.get();
+      args.layer = layer;
+      args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+      args.reduction = kernels::MassReduction::kMax;
+      args.mass = mass.view();
+      Ok(backend_.AttentionMass(*stream_, args));
+      const std::vector<float> received = Floats(mass.view());
+      for (size_t i = 0; i < received.size(); ++i) {
+        most[i % most.size()] = std::max(most[i % most.size()], received[i]);
+      }
+      return absl::OkStatus();
+    });
+    return most;
   }
   void Fill(const PlainFill& fill, const TensorView& hidden) {
     for (int64_t row = 0; row < fill.plan.tail_begin; ++row) FillRow(fill, hidden, row);
@@ -326,6 +361,14 @@ std::vector<float> PlainRowNorms(const TinyModel& tiny, const std::vector<int32_
   kernels::Tensor hidden = plain.Embed(tokens);
   plain.Forward(AllPositions(tokens.size()), hidden.view(), 0, split, Phase::kPrompt);
   return plain.RowNorms(hidden.view());
+}
+
+std::vector<float> PlainProbe(const TinyModel& tiny, const std::vector<int32_t>& tokens,
+                              const PlainFill& fill) {
+  Plain plain(tiny.model(), static_cast<int64_t>(tokens.size()));
+  kernels::Tensor hidden = plain.Embed(tokens);
+  plain.Forward(AllPositions(tokens.size()), hidden.view(), 0, fill.maps->manifest().split, Phase::kPrompt);
+  return plain.Probe(fill, hidden.view());
 }
 
 std::vector<float> PlainScores(const TinyModel& tiny, const std::vector<int32_t>& tokens, int split) {

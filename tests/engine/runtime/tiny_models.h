@@ -58,6 +58,10 @@ Answer PlainAnswer(const TinyModel& tiny, const std::vector<int32_t>& tokens, in
                    const PlainFill* fill = nullptr);
 // ||h_S|| of every row.
 std::vector<float> PlainRowNorms(const TinyModel& tiny, const std::vector<int32_t>& tokens, int split);
+// The most attention that the rows from fill.plan.tail_begin on pay to each row in the layers from the split
+// on, when they and the plan's outliers run there exactly and all other rows are filled.
+std::vector<float> PlainProbe(const TinyModel& tiny, const std::vector<int32_t>& tokens,
+                              const PlainFill& fill);
 // The mean attention that the last 64 rows pay to each row in the four layers below the split.
 std::vector<float> PlainScores(const TinyModel& tiny, const std::vector<int32_t>& tokens, int split);
 

@@ -252,6 +252,96 @@ const Damage kDamages[] = {
 INSTANTIATE_TEST_SUITE_P(Damages, DamageTest, testing::ValuesIn(kDamages),
                          [](const auto& info) { return info.param.name; });
 
+// Wire form `hidden`: the decode worker fills.
+TransferChecker::Expectation HiddenSpeed() {
+  TransferChecker::Expectation e = Speed();
+  e.decision.wire_form = ridge::WireForm::kHidden;
+  return e;
+}
+
+TransferChecker::Expectation HiddenQuality() {
+  TransferChecker::Expectation e = HiddenSpeed();
+  e.decision.mode = ridge::Mode::kQuality;
+  e.decision.share = 0.4f;
+  return e;
+}
+
+KvFrame Scores(int64_t tokens) {
+  KvFrame frame{.body = ScoresBody{tokens}};
+  frame.payload.assign(tokens * sizeof(float), 's');
+  return frame;
+}
+
+Stream FaithfulHidden(bool with_scores) {
+  PlanBody plan;
+  plan.plan = {.tokens = kTokens, .tail_begin = 80};
+  Stream s = {Kv(0, 2, 0, 64), Hidden(2, Range(0, 64)), Kv(0, 2, 64, 36), Hidden(2, Range(64, 100))};
+  if (with_scores) s.push_back(Scores(kTokens));
+  s.push_back({.body = plan});
+  s.push_back({.body = SealedBody{kTokens}});
+  return s;
+}
+
+TEST(HiddenFormTest, AFaithfulTransferPasses) {
+  Stream plain = FaithfulHidden(false), scored = FaithfulHidden(true);
+  Finish(plain);
+  Finish(scored);
+  EXPECT_EQ(Check(HiddenSpeed(), plain), absl::OkStatus());
+  EXPECT_EQ(Check(HiddenQuality(), scored), absl::OkStatus());
+  TransferChecker::Expectation probe = HiddenQuality();
+  probe.decision.selector = ridge::Selector::kProbe;
+  EXPECT_EQ(Check(probe, plain), absl::OkStatus()) << "a probe takes its own scores";
+  EXPECT_EQ(ReasonOf(Check(Speed(), plain)), "PLAN_MISMATCH") << "not what `kv` promises";
+  Stream kv = Faithful();
+  Finish(kv);
+  EXPECT_EQ(ReasonOf(Check(HiddenSpeed(), kv)), "FRAME_TOKENS");
+}
+
+class HiddenLieTest : public testing::TestWithParam<Lie> {};
+
+TEST_P(HiddenLieTest, IsDataLossByName) {
+  Stream stream = FaithfulHidden(true);
+  GetParam().change(stream);
+  Finish(stream);
+  const absl::Status status = Check(HiddenQuality(), stream);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_EQ(ReasonOf(status), GetParam().reason) << status;
+}
+
+PlanBody& HiddenPlanOf(Stream& s) { return std::get<PlanBody>(s[5].body); }
+const Lie kHiddenLies[] = {
+    {"FilledKv", "FRAME_TOKENS", [](Stream& s) { s.insert(s.begin() + 2, Kv(2, 4, 0, 64)); }},
+    {"FilledKvOfOneLayer", "FRAME_TOKENS", [](Stream& s) { s.insert(s.begin() + 4, Kv(3, 4, 0, 1)); }},
+    {"LowerFrameReachesIntoLateLayers", "FRAME_TOKENS", [](Stream& s) { s[0] = Kv(0, 3, 0, 64); }},
+    {"BulkRowMissing", "TRANSFER_INCOMPLETE", [](Stream& s) { s[1] = Hidden(2, Range(1, 64)); }},
+    {"TailRowMissing", "TRANSFER_INCOMPLETE", [](Stream& s) { s[3] = Hidden(2, Range(64, 99)); }},
+    {"RowTwice", "FRAME_POSITIONS", [](Stream& s) { s[3] = Hidden(2, Range(63, 100)); }},
+    {"RowOfAnotherLayer", "FRAME_LAYERS", [](Stream& s) { HiddenOf(s, 1).layer = 1; }},
+    {"LowerKvMissing", "TRANSFER_INCOMPLETE", [](Stream& s) { s.erase(s.begin() + 2); }},
+    {"ScoresMissing", "TRANSFER_INCOMPLETE", [](Stream& s) { s.erase(s.begin() + 4); }},
+    {"ScoresTwice", "FRAME_SCORES", [](Stream& s) { s.insert(s.begin() + 4, Scores(kTokens)); }},
+    {"ScoresShort", "FRAME_SIZE", [](Stream& s) { s[4].payload.pop_back(); }},
+    {"ScoresOfFewerTokens", "FRAME_SIZE", [](Stream& s) { s[4] = Scores(99); }},
+    {"ScoresOfHugelyMany", "FRAME_SIZE",
+     [](Stream& s) { std::get<ScoresBody>(s[4].body).tokens = (int64_t{1} << 62) + kTokens; }},
+    {"ScoresAfterThePlan", "FRAME_ORDER", [](Stream& s) { s.insert(s.begin() + 6, Scores(kTokens)); }},
+    {"PlanWithOutliers", "PLAN_MISMATCH", [](Stream& s) { HiddenPlanOf(s).plan.outliers = {0}; }},
+    {"PlanWithSelected", "PLAN_MISMATCH", [](Stream& s) { HiddenPlanOf(s).plan.selected = {40}; }},
+    {"PlanTail", "PLAN_MISMATCH", [](Stream& s) { HiddenPlanOf(s).plan.tail_begin = 0; }},
+};
+INSTANTIATE_TEST_SUITE_P(Lies, HiddenLieTest, testing::ValuesIn(kHiddenLies),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(HiddenFormTest, ScoresThatNobodyAskedForAreLoss) {
+  Stream stream = FaithfulHidden(true);
+  Finish(stream);
+  EXPECT_EQ(ReasonOf(Check(HiddenSpeed(), stream)), "FRAME_SCORES");
+  Stream kv = Faithful();
+  kv.insert(kv.begin() + 7, Scores(kTokens));
+  Finish(kv);
+  EXPECT_EQ(ReasonOf(Check(Speed(), kv)), "FRAME_SCORES");
+}
+
 TEST(TransferCheckerTest, ExactWithTheLatePassOnDecodeSendsEveryHiddenRow) {
   TransferChecker::Expectation exact = Speed();
   exact.decision.mode = ridge::Mode::kExact;

@@ -111,7 +111,8 @@ class FaultTest : public testing::TestWithParam<Case> {};
 TEST_P(FaultTest, IsANamedErrorAndNoTokenComesOut) {
   const auto maps = Tiny().RandomMaps(2);
   const auto tokens = RandomTokens(3, 200, Tiny().vocab());
-  for (const ridge::FillDecision& decision : {ExactOnDecode(2), ExactOnPrefill(), Speed(2, 32)}) {
+  for (const ridge::FillDecision& decision :
+       {ExactOnDecode(2), ExactOnPrefill(), Speed(2, 32), Hidden(Speed(2, 32))}) {
     TrioOptions options;
     options.maps = maps.get();
     options.prefill.frame_bytes = 1 << 10;  // many frames
@@ -142,7 +143,7 @@ TEST(PeerTest, AnotherModelIsRefusedAtTheFirstMessage) {
   auto prefill = PrefillEngine::Create(Tiny().model(), nullptr, other, *clock, {.context_tokens = 256});
   ASSERT_TRUE(prefill.ok());
   DirectDirectory directory(std::make_shared<DirectSource>(**prefill));
-  auto decode = DecodeEngine::Create(Tiny().model(), Tiny().MakeHello(), &directory, *clock,
+  auto decode = DecodeEngine::Create(Tiny().model(), nullptr, Tiny().MakeHello(), &directory, *clock,
                                      {.context_tokens = 256, .cache_blocks = 8});
   ASSERT_TRUE(decode.ok());
   const auto one = Submit(**decode, GreedyCall({1, 2, 3}, ExactOnPrefill(), 1));

@@ -67,7 +67,13 @@ TEST(DecisionTest, RefusesWhatMeansNothing) {
   EXPECT_EQ(with([&](FillDecision& d) { quality(d), d.share = std::nanf(""); }), "DECISION_SHARE");
   EXPECT_EQ(with([&](FillDecision& d) { quality(d), d.tail = 0; }), "DECISION_TAIL");
   EXPECT_EQ(with([&](FillDecision& d) { quality(d), d.local = true; }), "DECISION_LOCAL");
-  EXPECT_EQ(with([](FillDecision& d) { d.wire_form = ridge::WireForm::kHidden; }), "WIRE_FORM_HIDDEN");
+  const auto hidden = [](FillDecision& d) { d.wire_form = ridge::WireForm::kHidden; };
+  const auto probe = [&](FillDecision& d) { quality(d), d.selector = ridge::Selector::kProbe; };
+  EXPECT_EQ(with(hidden), "OK");
+  EXPECT_EQ(with([&](FillDecision& d) { quality(d), hidden(d); }), "OK");
+  EXPECT_EQ(with([&](FillDecision& d) { probe(d), hidden(d); }), "OK");
+  EXPECT_EQ(with(probe), "DECISION_WIRE_FORM") << "the rows that it chooses must be there";
+  EXPECT_EQ(with([&](FillDecision& d) { hidden(d), d.mode = ridge::Mode::kExact; }), "DECISION_WIRE_FORM");
   EXPECT_EQ(with([](FillDecision& d) { d.local = true; }), "DECISION_LOCAL");
   EXPECT_EQ(with([](FillDecision& d) { d.late_pass = ridge::LatePassAt::kPrefill; }), "LATE_PASS_ON_PREFILL");
   EXPECT_EQ(with([](FillDecision& d) { d.split = 0; }), "DECISION_SPLIT");

@@ -43,6 +43,7 @@ TEST(ConfigTest, DefaultsAreThoseOfTheProtoAndAreValid) {
   EXPECT_EQ(router.policy().auto_min_tokens(), 2048);
   EXPECT_EQ(router.policy().share(), 0.05f);
   EXPECT_EQ(router.policy().max_share(), 0.25f);
+  EXPECT_EQ(router.policy().wire_form(), "kv");
   EXPECT_TRUE(Validate(router).ok()) << Validate(router);
 
   ServeConfig serve;
@@ -141,6 +142,8 @@ TEST(ConfigTest, AnExplicitZeroIsNotLeftOut) {
   EXPECT_EQ(field(router, R"({"policy": {"share": 0.3}})"), "policy.share") << "above max_share";
   EXPECT_EQ(field(router, R"({"policy": {"share": -0.1}})"), "policy.share");
   EXPECT_EQ(field(router, R"({"policy": {"max_share": 1.5}})"), "policy.max_share");
+  EXPECT_EQ(field(router, R"({"policy": {"wire_form": "HIDDEN"}})"), "policy.wire_form");
+  EXPECT_EQ(field(router, R"({"policy": {"wire_form": "hidden"}})"), "");
 }
 
 TEST(ConfigTest, ServeRefusesWhatItWouldNotLookAt) {

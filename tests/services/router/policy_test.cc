@@ -90,6 +90,39 @@ TEST(SplitPolicyTest, QualitySelectsTheShareThatWasAskedForWithinTheOperatorsLim
   EXPECT_EQ(Must({}, {Mode::kSpeed, 8000, 8000}, kWithMaps).share, 0.0f);
 }
 
+TEST(SplitPolicyTest, AProbeAndTheOperatorTakeWireFormHidden) {
+  using ridge::WireForm;
+  PolicyOptions options;
+  PromptFacts probe{Mode::kQuality, 8000, 8000};
+  probe.selector = ridge::Selector::kProbe;
+  EXPECT_EQ(Must(options, {Mode::kQuality, 8000, 8000}, kWithMaps).wire_form, WireForm::kKv);
+  EXPECT_EQ(Must(options, {Mode::kSpeed, 8000, 8000}, kWithMaps).wire_form, WireForm::kKv);
+  EXPECT_EQ(Must(options, probe, kWithMaps).wire_form, WireForm::kHidden);
+  options.wire_form = WireForm::kHidden;
+  EXPECT_EQ(Must(options, {Mode::kQuality, 8000, 8000}, kWithMaps).wire_form, WireForm::kHidden);
+  EXPECT_EQ(Must(options, {Mode::kAuto, 8000, 8000}, kWithMaps).wire_form, WireForm::kHidden);
+  EXPECT_EQ(Must(options, {Mode::kExact, 8000, 8000}, kWithMaps).wire_form, WireForm::kKv);
+  probe.tokens = probe.uncached = 600;
+  EXPECT_EQ(Must(options, probe, kWithMaps).wire_form, WireForm::kKv) << "a short prompt runs EXACT";
+}
+
+TEST(SplitPolicyTest, ADecodeWorkerWithoutMapsTakesWireFormKv) {
+  PolicyOptions options;
+  options.wire_form = ridge::WireForm::kHidden;
+  const auto speed = Decide(options, {Mode::kAuto, 8000, 8000}, kWithMaps, {.has_maps = false});
+  ASSERT_TRUE(speed.ok());
+  EXPECT_EQ(speed->mode, Mode::kSpeed);
+  EXPECT_EQ(speed->wire_form, ridge::WireForm::kKv);
+  PromptFacts probe{Mode::kQuality, 8000, 8000};
+  EXPECT_TRUE(Decide(options, probe, kWithMaps, {.has_maps = false}).ok());
+  probe.selector = ridge::Selector::kProbe;
+  const absl::Status refused = Decide(options, probe, kWithMaps, {.has_maps = false}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(refused), "NO_MAPS");
+  probe.tokens = probe.uncached = 600;
+  EXPECT_TRUE(Decide(options, probe, kWithMaps, {.has_maps = false}).ok()) << "it runs EXACT";
+}
+
 TEST(SplitPolicyTest, TheOperatorMayForbidFillingAndSetTheTail) {
   PolicyOptions options;
   options.forbid_filled = true;

@@ -35,6 +35,10 @@ TEST(KvConvertTest, FramesSurvive) {
   const auto hidden = Through({8, runtime::HiddenBody{18, {0, 5, 6}}, "x", 1});
   EXPECT_THAT(std::get<runtime::HiddenBody>(hidden.body).positions, testing::ElementsAre(0, 5, 6));
 
+  const auto scores = Through({8, runtime::ScoresBody{100}, "y", 1});
+  EXPECT_EQ(std::get<runtime::ScoresBody>(scores.body).tokens, 100);
+  EXPECT_EQ(scores.payload, "y");
+
   runtime::PlanBody plan;
   plan.plan = {100, 80, {0, 3}, {9}};
   plan.batch_invariant = false;
@@ -83,12 +87,14 @@ TEST(KvConvertTest, CallsSurvive) {
   call.tokens = {5, 4, 3};
   call.decision.mode = ridge::Mode::kSpeed;
   call.decision.split = 2;
+  call.decision.wire_form = ridge::WireForm::kHidden;
   const auto again = FromProto(ToProto(call));
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->id, kId);
   EXPECT_EQ(again->hello.cache_layout, "layout");
   EXPECT_EQ(again->tokens, call.tokens);
   EXPECT_EQ(again->decision.split, 2);
+  EXPECT_EQ(again->decision.wire_form, ridge::WireForm::kHidden);
 }
 
 TEST(TransportTest, AreFoundByName) {

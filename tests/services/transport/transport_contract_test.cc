@@ -142,6 +142,30 @@ TEST_P(TransportContractTest, FramesArriveWholeAndInOrderThenTheEnd) {
   EXPECT_GT(reader_woken_, 0);
 }
 
+// The frames of a prompt in wire form `hidden`, in their order.
+TEST_P(TransportContractTest, EveryKindOfFrameArrives) {
+  const auto transfer = Open();
+  auto sink = engine_.AwaitSink();
+  runtime::PlanBody plan;
+  plan.plan = {3, 2};
+  sink->Send({0, runtime::KvBody{0, 2, 0, 3}, "kv", 1});
+  sink->Send({1, runtime::HiddenBody{2, {0, 1, 2}}, "hidden", 2});
+  sink->Send({2, runtime::ScoresBody{3}, "scores", 3});
+  sink->Send({3, plan, "", 4});
+  sink->Send({4, runtime::SealedBody{3, 4, 5}, "", 5});
+  sink->Finish(absl::OkStatus());
+  sink.reset();
+  EXPECT_EQ(std::get<runtime::KvBody>(AwaitFrame(*transfer).body).layer_end, 2);
+  EXPECT_THAT(std::get<runtime::HiddenBody>(AwaitFrame(*transfer).body).positions,
+              testing::ElementsAre(0, 1, 2));
+  const runtime::KvFrame scores = AwaitFrame(*transfer);
+  EXPECT_EQ(std::get<runtime::ScoresBody>(scores.body).tokens, 3);
+  EXPECT_EQ(scores.payload, "scores");
+  EXPECT_EQ(std::get<runtime::PlanBody>(AwaitFrame(*transfer).body).plan.tail_begin, 2);
+  EXPECT_EQ(std::get<runtime::SealedBody>(AwaitFrame(*transfer).body).digest, 5u);
+  EXPECT_TRUE(AwaitEnd(*transfer).ok());
+}
+
 TEST_P(TransportContractTest, SlowReaderHoldsTheWriterWithinBounds) {
   const auto transfer = Open();
   auto sink = engine_.AwaitSink();

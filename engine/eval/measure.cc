@@ -100,10 +100,12 @@ Record Figures(absl::Span<const double> by_document) {
 }
 
 Record ToRecord(const Variant& variant) {
-  return {{"mode", std::string(ridge::Name(variant.mode()))},
-          {"fill", std::string(Name(variant.fill))},
-          {"selection", std::string(ridge::Name(variant.selector))},
-          {"share", variant.share}};
+  Record out = {{"mode", std::string(ridge::Name(variant.mode()))},
+                {"fill", std::string(Name(variant.fill))},
+                {"selection", std::string(ridge::Name(variant.selector))},
+                {"share", Rounded(variant.share)}};
+  if (variant.split != 0) out["split"] = variant.split;
+  return out;
 }
 
 std::string TokensDigest(absl::Span<const int32_t> ids) {

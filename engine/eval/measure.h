@@ -67,7 +67,7 @@ double Rounded(double x);
 Record Rounded(absl::Span<const double> x);
 // {"mean": .., "low": .., "high": ..} of one value a document.
 Record Figures(absl::Span<const double> by_document);
-// {"mode", "fill", "selection", "share"}.
+// {"mode", "fill", "selection", "share"}, and "split" where the variant names one.
 Record ToRecord(const Variant& variant);
 // sha256 over token ids, 12 digits.
 std::string TokensDigest(absl::Span<const int32_t> ids);

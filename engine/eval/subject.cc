@@ -19,16 +19,27 @@ absl::string_view Name(Fill fill) {
 }
 
 absl::StatusOr<std::unique_ptr<Subject>> Subject::Create(const model::Model& model,
-                                                         const ridge::DeviceMaps& maps,
+                                                         absl::Span<const ridge::DeviceMaps* const> maps,
                                                          const Options& options) {
-  std::unique_ptr<Subject> out(new Subject(model, maps, options.max_tokens));
-  const int split = maps.manifest().split;
+  std::unique_ptr<Subject> out(new Subject(model, options.max_tokens));
+  std::vector<int> splits;
+  for (const ridge::DeviceMaps* const one : maps) {
+    const int split = one->manifest().split;
+    splits.push_back(split);
+    Set& set = out->sets_[split];
+    set.maps = one;
+    RF_ASSIGN_OR_RETURN(set.fills[Fill::kRidge], runtime::FillPass::Create(model, *one, options.chunk_rows));
+    RF_ASSIGN_OR_RETURN(set.fills[Fill::kIdentity],
+                        runtime::FillPass::CreateIdentity(model, split, options.chunk_rows));
+  }
   RF_ASSIGN_OR_RETURN(out->forward_,
-                      FilledForward::Create(model, split, options.max_tokens, options.chunk_rows));
-  RF_ASSIGN_OR_RETURN(out->fills_[Fill::kRidge], runtime::FillPass::Create(model, maps, options.chunk_rows));
-  RF_ASSIGN_OR_RETURN(out->fills_[Fill::kIdentity],
-                      runtime::FillPass::CreateIdentity(model, split, options.chunk_rows));
+                      FilledForward::Create(model, splits, options.max_tokens, options.chunk_rows));
   return out;
+}
+
+const Subject::Set& Subject::At(int split) const {
+  RF_CHECK(split != 0 || sets_.size() == 1);
+  return split == 0 ? sets_.begin()->second : sets_.at(split);
 }
 
 absl::Status Subject::Lower(absl::Span<const int32_t> ids, int64_t prompt_tokens) {
@@ -41,7 +52,7 @@ absl::Status Subject::RunExact() {
 }
 
 absl::Status Subject::RunFilled(const Variant& variant, const Shape& shape) {
-  return forward_->Late(Plan(variant, shape), fills_.at(variant.fill).get());
+  return forward_->Late(Plan(variant, shape), At(variant.split).fills.at(variant.fill).get(), variant.split);
 }
 
 ridge::FillPlan Subject::Plan(const Variant& variant, const Shape& shape) const {
@@ -49,13 +60,14 @@ ridge::FillPlan Subject::Plan(const Variant& variant, const Shape& shape) const 
   RF_CHECK(0 < shape.tail && shape.tail <= shape.prompt_tokens && shape.prompt_tokens <= tokens);
   ridge::FillDecision decision;
   decision.mode = variant.mode();
-  decision.split = manifest().split;
+  decision.split = manifest(variant.split).split;
   decision.tail = static_cast<int>(shape.tail);
   decision.selector = variant.selector;
   decision.share = variant.share;
   std::vector<int32_t> outliers;
   for (int64_t row = 0; row < tokens; ++row) {
-    if (ridge::IsOutlier(row, forward_->norms()[row], manifest().outlier_threshold)) {
+    if (ridge::IsOutlier(row, forward_->norms(variant.split)[row],
+                         manifest(variant.split).outlier_threshold)) {
       outliers.push_back(static_cast<int32_t>(row));
     }
   }
@@ -63,7 +75,7 @@ ridge::FillPlan Subject::Plan(const Variant& variant, const Shape& shape) const 
   const auto prompt = absl::MakeConstSpan(ids_).subspan(0, shape.prompt_tokens);
   const std::vector<int32_t> in_bulk(outliers.begin(),
                                      std::lower_bound(outliers.begin(), outliers.end(), shape.tail_begin()));
-  const auto selected = ridge::SelectRows(decision, prompt, forward_->scores(), in_bulk);
+  const auto selected = ridge::SelectRows(decision, prompt, forward_->scores(variant.split), in_bulk);
   decision.tail = static_cast<int>(tokens - shape.tail_begin());
   return ridge::MakeFillPlan(decision, tokens, outliers, selected);
 }

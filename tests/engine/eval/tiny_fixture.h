@@ -69,11 +69,12 @@ class TinyFixture : public testing::Test {
     EXPECT_TRUE(ridge::SaveMapSet(folder, manifest, maps).ok());
     return ridge::DeviceMaps::Load(*ridge::MapSet::Load(folder).value(), *backend_).value();
   }
-  std::unique_ptr<ridge::DeviceMaps> RandomMaps() const {
-    const ridge::MapSetManifest m = Manifest(true);
+  std::unique_ptr<ridge::DeviceMaps> RandomMaps(int split = kSplit) const {
+    ridge::MapSetManifest m = Manifest(true);
+    m.split = split;
     base::Rng rng(3);
     std::vector<ridge::LayerMap> maps;
-    for (int layer = kSplit + 1; layer < m.layers; ++layer) {
+    for (int layer = split + 1; layer < m.layers; ++layer) {
       ridge::LayerMap map;
       map.layer = layer;
       for (int i = 0; i < 2 * m.kv_width * m.hidden; ++i) {
@@ -82,7 +83,7 @@ class TinyFixture : public testing::Test {
       for (int i = 0; i < 2 * m.kv_width; ++i) map.bias.push_back(static_cast<float>(rng.NextDouble()));
       maps.push_back(std::move(map));
     }
-    return Store("random", m, maps);
+    return Store(absl::StrCat("random-", split), m, maps);
   }
 
   std::unique_ptr<kernels::Backend> backend_;

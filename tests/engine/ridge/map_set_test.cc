@@ -316,6 +316,70 @@ TEST_F(MapSetTest, RefusesBadManifestsNamingTheField) {
   expect(MapSet::Load(folder_).status(), "JSON_SYNTAX", "ridgefill.json");
 }
 
+std::vector<SweptSplit> SomeSweep() {
+  const SweepFigure loss = {"nll", "continuation", 4096, 512, 16, 0.0625, -0.5, 0.75};
+  const SweepFigure needle = {"needle", "single", 1024, 256, 0, 0, 0, 0};
+  return {{1, false, false, {loss, needle}}, {2, true, true, {loss}}, {4, true, false, {}}};
+}
+
+TEST_F(MapSetTest, ASweepComesBackAndChangesNothingElse) {
+  for (const bool mixture : {false, true}) {
+    Save(mixture ? MixtureManifest("bf16") : Manifest(true, "bf16"));
+    const formats::Json before = ReadManifest();
+    const std::string old_digest = MapSet::Load(folder_).value()->manifest().digest;
+    ASSERT_TRUE(StoreSweep(folder_, {{3, false, false, {}}}).ok());
+    ASSERT_TRUE(StoreSweep(folder_, SomeSweep()).ok());
+    const auto set = MapSet::Load(folder_);
+    ASSERT_TRUE(set.ok()) << set.status();
+    const std::vector<SweptSplit>& got = (*set)->manifest().sweep;
+    ASSERT_EQ(got.size(), 3u) << "in place of the older one";
+    EXPECT_EQ(got[1].split, 2);
+    EXPECT_TRUE(got[1].within && got[1].chosen);
+    EXPECT_FALSE(got[0].within || got[0].chosen || got[2].chosen);
+    ASSERT_EQ(got[0].figures.size(), 2u);
+    EXPECT_EQ(got[0].figures[0].measure, "nll");
+    EXPECT_EQ(got[0].figures[0].cell, "continuation");
+    EXPECT_EQ(got[0].figures[0].length, 4096);
+    EXPECT_EQ(got[0].figures[0].tail, 512);
+    EXPECT_EQ(got[0].figures[0].count, 16);
+    EXPECT_EQ(got[0].figures[0].mean, 0.0625);
+    EXPECT_EQ(got[0].figures[0].low, -0.5);
+    EXPECT_EQ(got[0].figures[0].high, 0.75);
+    EXPECT_NE((*set)->manifest().digest, old_digest);
+    formats::Json after = ReadManifest();
+    after.erase("sweep");
+    EXPECT_EQ(after, before) << "the version among it: older builds read the set";
+  }
+}
+
+TEST_F(MapSetTest, RefusesASweepThatMakesNoSense) {
+  const auto changed = [&](auto change) {
+    Save(Manifest(true, "bf16"));
+    EXPECT_TRUE(StoreSweep(folder_, SomeSweep()).ok());
+    return LoadChanged([&](formats::Json& json) { change(json["sweep"]); });
+  };
+  using formats::Json;
+  const auto expect = [](const absl::Status& status, absl::string_view reason, absl::string_view word) {
+    EXPECT_EQ(ReasonOf(status), reason) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(word)));
+  };
+  EXPECT_TRUE(changed([](Json&) {}).ok());
+  expect(changed([](Json& j) { j = "all"; }), "JSON_TYPE", "sweep");
+  expect(changed([](Json& j) { j[0] = 3; }), "JSON_MISSING_KEY", "split");
+  expect(changed([](Json& j) { j[0]["split"] = 0; }), "MAPS_MANIFEST", "split");
+  expect(changed([](Json& j) { j[2]["split"] = 5; }), "MAPS_MANIFEST", "split");
+  expect(changed([](Json& j) { j[1]["split"] = 1; }), "MAPS_MANIFEST", "ascend");
+  expect(changed([](Json& j) { j[2]["chosen"] = true; }), "MAPS_MANIFEST", "split 4");
+  expect(changed([](Json& j) { j[1]["within"] = false; }), "MAPS_MANIFEST", "split 2");
+  expect(changed([](Json& j) { j[1].erase("within"); }), "JSON_MISSING_KEY", "within");
+  expect(changed([](Json& j) { j[0].erase("figures"); }), "JSON_MISSING_KEY", "figures");
+  expect(changed([](Json& j) { j[0]["figures"][0]["low"] = 1; }), "MAPS_MANIFEST", "interval");
+  expect(changed([](Json& j) { j[0]["figures"][0]["mean"] = "0"; }), "JSON_TYPE", "mean");
+  expect(changed([](Json& j) { j[0]["figures"][0]["count"] = -1; }), "MAPS_MANIFEST", "count");
+  expect(changed([](Json& j) { j[0]["figures"][0]["tail"] = 0; }), "MAPS_MANIFEST", "tail");
+  expect(changed([](Json& j) { j[0]["figures"][0]["measure"] = 1; }), "JSON_TYPE", "measure");
+}
+
 TEST_F(MapSetTest, IgnoresFieldsOfLaterWriters) {
   Save(Manifest(true, "bf16"));
   EXPECT_TRUE(LoadChanged([](formats::Json& json) { json["row_weights"] = {{"power", 1}}; }).ok());

@@ -136,7 +136,9 @@ absl::Status FitAuto(FitFlags& flags, const common::LoadedModel& model, const st
   if (!keep_rows) flags.options.rows_folder = flags.out + "/rows";  // until all is measured
   RF_ASSIGN_OR_RETURN(const fit::FitResult result, FitSets(flags, model));
   const auto swept = search.Run(result.sets, flags.out, home);
-  if (!keep_rows && (swept.ok() || absl::IsFailedPrecondition(swept.status()))) {
+  const auto detail = base::GetErrorDetail(swept.status());
+  const bool measured = swept.ok() || (detail.has_value() && detail->reason == "FIT_NO_SPLIT");
+  if (!keep_rows && measured) {
     std::error_code ignored;
     std::filesystem::remove_all(flags.options.rows_folder, ignored);
   }

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "engine/eval/json_log.h"
-#include "engine/ridge/map_set.h"
+#include "engine/ridge/sweep.h"
 
 namespace ridgefill::eval {
 

@@ -103,52 +103,6 @@ absl::Status ParseReport(const Json& json, MapSetManifest& m) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<SweepFigure> ParseSweepFigure(const Json& json) {
-  SweepFigure out;
-  RF_ASSIGN_OR_RETURN(out.measure, GetText(json, "measure"));
-  RF_ASSIGN_OR_RETURN(out.cell, GetText(json, "cell"));
-  RF_ASSIGN_OR_RETURN(out.length, GetIntIn(json, "length", 1, kMaxDimension));
-  RF_ASSIGN_OR_RETURN(out.tail, GetIntIn(json, "tail", 1, kMaxDimension));
-  RF_ASSIGN_OR_RETURN(out.count, GetIntIn(json, "count", 0, kMaxDimension));
-  RF_ASSIGN_OR_RETURN(out.mean, formats::GetDouble(json, "mean"));
-  RF_ASSIGN_OR_RETURN(out.low, formats::GetDouble(json, "low"));
-  RF_ASSIGN_OR_RETURN(out.high, formats::GetDouble(json, "high"));
-  if (std::isfinite(out.mean) && std::isfinite(out.low) && std::isfinite(out.high) && out.low <= out.high) {
-    return out;
-  }
-  return Refuse("MAPS_MANIFEST", absl::StrCat("sweep: no interval of finite numbers: ", out.mean, " [",
-                                              out.low, ", ", out.high, "]"));
-}
-
-absl::Status ParseSweep(const Json& json, MapSetManifest& m) {
-  if (!formats::HasJson(json, "sweep")) return absl::OkStatus();
-  RF_ASSIGN_OR_RETURN(const Json* splits, formats::GetArray(json, "sweep"));
-  int chosen = 0;
-  for (const Json& of_split : *splits) {
-    SweptSplit swept;
-    RF_ASSIGN_OR_RETURN(swept.split, GetIntIn(of_split, "split", 1, m.layers - 1));
-    if (!m.sweep.empty() && swept.split <= m.sweep.back().split) {
-      return Refuse("MAPS_MANIFEST", absl::StrCat("sweep: splits must ascend, ", swept.split, " comes after ",
-                                                  m.sweep.back().split));
-    }
-    RF_ASSIGN_OR_RETURN(swept.within, formats::GetBool(of_split, "within"));
-    RF_ASSIGN_OR_RETURN(swept.chosen, formats::GetBool(of_split, "chosen"));
-    chosen += swept.chosen ? 1 : 0;
-    if (chosen > 1 || (swept.chosen && !swept.within)) {
-      return Refuse("MAPS_MANIFEST",
-                    absl::StrCat("sweep: split ", swept.split,
-                                 " cannot be chosen: one split alone is, within all bounds"));
-    }
-    RF_ASSIGN_OR_RETURN(const Json* figures, formats::GetArray(of_split, "figures"));
-    for (const Json& figure : *figures) {
-      RF_ASSIGN_OR_RETURN(SweepFigure parsed, ParseSweepFigure(figure));
-      swept.figures.push_back(std::move(parsed));
-    }
-    m.sweep.push_back(std::move(swept));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ParseModel(const Json& json, MapSetManifest& m) {
   RF_ASSIGN_OR_RETURN(m.model.name, GetTextOr(json, "model/name"));
   RF_ASSIGN_OR_RETURN(m.model.arch, GetText(json, "model/arch"));
@@ -185,8 +139,7 @@ absl::Status ParseUse(const Json& json, MapSetManifest& m) {
   if (formats::HasJson(json, "fit/weighted")) {
     RF_ASSIGN_OR_RETURN(m.fit_weighted, formats::GetBool(json, "fit/weighted"));
   }
-  RF_RETURN_IF_ERROR(ParseReport(json, m));
-  return ParseSweep(json, m);
+  return ParseReport(json, m);
 }
 
 // What published projector folders say; no tokenizer digest of ours, no outlier rule.
@@ -217,21 +170,6 @@ Json ReportJson(const LayerReport& r) {
           {"v_shrinkage", r.v_shrinkage},
           {"k_residual", r.k_residual},
           {"v_residual", r.v_residual}};
-}
-
-Json SweepJson(const SweptSplit& swept) {
-  Json figures = Json::array();
-  for (const SweepFigure& f : swept.figures) {
-    figures.push_back({{"measure", f.measure},
-                       {"cell", f.cell},
-                       {"length", f.length},
-                       {"tail", f.tail},
-                       {"count", f.count},
-                       {"mean", f.mean},
-                       {"low", f.low},
-                       {"high", f.high}});
-  }
-  return {{"split", swept.split}, {"within", swept.within}, {"chosen", swept.chosen}, {"figures", figures}};
 }
 
 }  // namespace
@@ -279,7 +217,6 @@ std::string ManifestText(const MapSetManifest& m, const std::map<std::string, st
   if (m.mixture > 1) json["mixture"] = m.mixture;
   if (m.previous_row) json["previous_row"] = true;
   for (const LayerReport& r : m.report) json["report"].push_back(ReportJson(r));
-  for (const SweptSplit& swept : m.sweep) json["sweep"].push_back(SweepJson(swept));
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

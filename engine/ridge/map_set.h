@@ -27,22 +27,6 @@ struct LayerReport {
   double k_residual = 0, v_residual = 0;
 };
 
-// What a candidate of a search for the split costs in one measure, with its 95 % interval.
-struct SweepFigure {
-  std::string measure;       // "nll": nats per token over exact; "needle": share of what exact solves
-  std::string cell;          // the window; the task
-  int length = 0, tail = 0;  // tokens of a document or item, and of its tail
-  int64_t count = 0;         // documents; items that exact solves
-  double mean = 0, low = 0, high = 0;
-};
-
-struct SweptSplit {
-  int split = 0;
-  bool within = false;  // all bounds of the search
-  bool chosen = false;  // the smallest such one
-  std::vector<SweepFigure> figures;
-};
-
 struct MapSetManifest {
   base::ModelIdentity model;
   int layers = 0, hidden = 0, kv_width = 0;
@@ -60,8 +44,7 @@ struct MapSetManifest {
   std::string fit_corpus;     // provenance, for people
   bool fit_weighted = false;  // rows weighed what later rows attend to them
   std::vector<LayerReport> report;
-  std::vector<SweptSplit> sweep;  // by split, this one's own among them; empty without a search
-  std::string digest;             // sha256 of the manifest file: identifies the set on the wire
+  std::string digest;  // sha256 of the manifest file: identifies the set on the wire
 };
 
 // One late layer's map, widened to f32 on the host. Folded: the maps of a mixture one below the other,
@@ -98,10 +81,6 @@ class MapSet {
 // sha256 and digest.
 absl::Status SaveMapSet(const std::string& folder, const MapSetManifest& manifest,
                         const std::vector<LayerMap>& maps, const Gate& gate = {});
-
-// Puts the search that a set was found by into its manifest, in place of an older one. The set's digest
-// changes.
-absl::Status StoreSweep(const std::string& folder, const std::vector<SweptSplit>& sweep);
 
 // FAILED_PRECONDITION naming the difference (MAPS_OTHER_ARCH, MAPS_OTHER_DIMENSIONS, MAPS_OTHER_TOKENIZER,
 // MAPS_OTHER_SPLIT); OK but `*warning` set when only the weights' encoding differs. `split` < 0: any.

@@ -134,13 +134,4 @@ absl::Status SaveMapSet(const std::string& folder, const MapSetManifest& manifes
   return absl::OkStatus();
 }
 
-absl::Status StoreSweep(const std::string& folder, const std::vector<SweptSplit>& sweep) {
-  const std::string path = absl::StrCat(folder, "/", kManifestName);
-  RF_ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path));
-  auto parsed = ParseManifest(text);
-  if (!parsed.ok()) return base::WithContext(parsed.status(), path);
-  parsed->manifest.sweep = sweep;
-  return base::WriteFileAtomically(path, ManifestText(parsed->manifest, parsed->files));
-}
-
 }  // namespace ridgefill::ridge

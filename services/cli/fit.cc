@@ -74,7 +74,6 @@ void PrintManifest(const ridge::MapSetManifest& manifest) {
   std::printf("fitted on      %lld rows of %s%s\n", static_cast<long long>(manifest.fit_rows),
               manifest.fit_corpus.c_str(), manifest.fit_weighted ? ", weighed by later attention" : "");
   std::printf("digest         %s\n", manifest.digest.c_str());
-  PrintSweep(manifest.sweep);
   if (manifest.report.empty()) return;
   std::printf("\nheld-out documents, beside the identity fill\n");
   std::printf("%5s  %10s %10s  %10s %10s  %9s %9s\n", "layer", "K cosine", "identity", "V error", "identity",
@@ -148,6 +147,7 @@ absl::Status FitAuto(FitFlags& flags, const common::LoadedModel& model, const st
     const std::string& folder = result.sets[i].folder;
     RF_ASSIGN_OR_RETURN(const auto set, ridge::MapSet::Load(folder));
     PrintManifest(set->manifest());
+    PrintSweep(*swept);
     std::printf("\nchosen: split %d, %s\n", (*swept)[i].split, folder.c_str());
   }
   return absl::OkStatus();
@@ -256,7 +256,9 @@ void AddMapFlags(CLI::App& command, fit::FitOptions& options) {
 absl::Status Inspect(const std::string& maps, const std::string& home) {
   RF_ASSIGN_OR_RETURN(const std::string folder, common::FindMaps(home, "", maps));
   RF_ASSIGN_OR_RETURN(const auto set, ridge::MapSet::Load(folder));
+  RF_ASSIGN_OR_RETURN(const auto sweep, ridge::ReadSweep(folder));
   PrintManifest(set->manifest());
+  PrintSweep(sweep);
   return absl::OkStatus();
 }
 

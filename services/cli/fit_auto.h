@@ -11,6 +11,7 @@
 #include "engine/eval/needle.h"
 #include "engine/eval/split_choice.h"
 #include "engine/fit/fit.h"
+#include "engine/ridge/sweep.h"
 #include "services/cli/eval_run.h"
 #include "services/common/loaded_model.h"
 

@@ -16,6 +16,7 @@
 #include "engine/base/status.h"
 #include "engine/eval/plot.h"
 #include "engine/ridge/map_set.h"
+#include "engine/ridge/sweep.h"
 #include "services/cli/command.h"
 #include "services/cli/fit_auto.h"
 
@@ -111,6 +112,9 @@ class SweepCliTest : public testing::Test {
   ridge::MapSetManifest Manifest(int split) const {
     return ridge::MapSet::Load(Path(absl::StrCat("maps/split-", split))).value()->manifest();
   }
+  std::vector<ridge::SweptSplit> Search(int split) const {
+    return ridge::ReadSweep(Path(absl::StrCat("maps/split-", split))).value();
+  }
 
   std::string folder_;
 };
@@ -122,7 +126,7 @@ TEST_F(SweepCliTest, AutoChoosesTheSmallestWithinBoundsAndStoresTheSearch) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_THAT(printed, HasSubstr("chosen: split 1, " + Path("maps/split-1")));
   for (const int split : {1, 2}) {
-    const std::vector<ridge::SweptSplit> sweep = Manifest(split).sweep;
+    const std::vector<ridge::SweptSplit> sweep = Search(split);
     ASSERT_THAT(sweep, SizeIs(2)) << "each set has the whole search";
     EXPECT_EQ(sweep[0].split, 1);
     EXPECT_TRUE(sweep[0].chosen && sweep[0].within && sweep[1].within);
@@ -147,7 +151,7 @@ TEST_F(SweepCliTest, WithNoneInsideTheBoundsTheSetsAreKeptAndTheFiguresNamed) {
               AllOf(HasSubstr(Path("maps")), HasSubstr("split 1: continuation"),
                     HasSubstr("split 2: continuation"), HasSubstr("would do with max_loss")));
   for (const int split : {1, 2}) {
-    const std::vector<ridge::SweptSplit> sweep = Manifest(split).sweep;
+    const std::vector<ridge::SweptSplit> sweep = Search(split);
     ASSERT_THAT(sweep, SizeIs(2));
     for (const ridge::SweptSplit& swept : sweep) EXPECT_FALSE(swept.within || swept.chosen);
   }
@@ -159,7 +163,7 @@ TEST_F(SweepCliTest, NeedlesCountBesideTheLoss) {
   EXPECT_EQ(ReasonOf(status), "FIT_NO_SPLIT") << status;
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("split 1: single: exact itself solves no item; split 2: single:"));
-  const std::vector<ridge::SweptSplit> sweep = Manifest(2).sweep;
+  const std::vector<ridge::SweptSplit> sweep = Search(2);
   ASSERT_THAT(sweep, SizeIs(2));
   ASSERT_THAT(sweep[1].figures, SizeIs(3));
   EXPECT_EQ(sweep[1].figures[2].measure, "needle");
@@ -177,7 +181,7 @@ TEST_F(SweepCliTest, WhatAnAutomaticSplitIsMeasuredOnIsCheckedBeforeTheFit) {
 
 TEST_F(SweepCliTest, ASweepGoesOnWhereItWasAndIsDrawn) {
   ASSERT_TRUE(Fit("1,2", {}).ok());
-  EXPECT_THAT(Manifest(1).sweep, IsEmpty());
+  EXPECT_THAT(Search(1), IsEmpty());
   const std::vector<std::string> words = {"--splits", Path("maps/split-2"), Path("maps/split-1"), "--out",
                                           Path("sweep.jsonl")};
   const absl::Status status = Sweep(words);

@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -58,56 +60,60 @@ class SweepCliTest : public testing::Test {
 
   absl::Status RunCommand(std::vector<std::string> words) const {
     CLI::App app;
-    Run run;
+    cli::Run run;
     AddFit(app, run);
     AddEval(app, run);
     std::reverse(words.begin(), words.end());  // as CLI11 takes them
     app.parse(words);
     return run({folder_});
   }
-  absl::Status Fit(const std::string& split, const std::vector<std::string>& more) const {
-    std::vector<std::string> words = {"fit",
-                                      "--model",
-                                      kModel,
-                                      "--backend",
-                                      "reference",
-                                      "--corpus",
-                                      Path("fit"),
-                                      "--out",
-                                      Path("maps"),
-                                      "--rows",
-                                      "200",
-                                      "--document_tokens",
-                                      "128",
-                                      "--held_out",
-                                      "1",
-                                      "--mixture",
-                                      "1",
-                                      "--tail",
-                                      "64",
-                                      "--split",
-                                      split,
-                                      "--heldout",
-                                      Path("heldout"),
-                                      "--documents",
-                                      "2",
-                                      "--length",
-                                      "384"};
-    words.insert(words.end(), more.begin(), more.end());
-    return RunCommand(words);
+  // `usual` flags and values, those that `words` gives left out, then `words`.
+  absl::Status RunWith(const std::vector<std::string>& command,
+                       const std::vector<std::pair<std::string, std::string>>& usual,
+                       const std::vector<std::string>& words) const {
+    std::vector<std::string> all = command;
+    for (const auto& [flag, value] : usual) {
+      if (std::find(words.begin(), words.end(), flag) != words.end()) continue;
+      all.insert(all.end(), {flag, value});
+    }
+    all.insert(all.end(), words.begin(), words.end());
+    return RunCommand(all);
   }
-  absl::Status FitAuto(const std::vector<std::string>& bounds) const {
-    std::vector<std::string> words = {"--candidates", "1,2"};
-    words.insert(words.end(), bounds.begin(), bounds.end());
+  absl::Status Fit(const std::string& split, const std::vector<std::string>& words) const {
+    return RunWith({"fit"},
+                   {{"--model", kModel},
+                    {"--backend", "reference"},
+                    {"--corpus", Path("fit")},
+                    {"--out", Path("maps")},
+                    {"--rows", "200"},
+                    {"--document_tokens", "128"},
+                    {"--held_out", "1"},
+                    {"--weigh_rows", "false"},
+                    {"--previous_row", "false"},
+                    {"--mixture", "1"},
+                    {"--tail", "64"},
+                    {"--split", split},
+                    {"--heldout", Path("heldout")},
+                    {"--documents", "2"},
+                    {"--length", "384"}},
+                   words);
+  }
+  absl::Status FitAuto(std::vector<std::string> words) const {
+    words.insert(words.end(), {"--candidates", "1,2"});
     return Fit("auto", words);
   }
-  absl::Status Sweep(const std::vector<std::string>& more) const {
-    std::vector<std::string> words = {"eval",      "sweep",    "--model",        kModel,        "--backend",
-                                      "reference", "--corpus", Path("heldout"),  "--documents", "2",
-                                      "--length",  "128",      "--continuation", "16",          "--tails",
-                                      "16,32",     "--shares", "0,0.5",          "--runs",      "1"};
-    words.insert(words.end(), more.begin(), more.end());
-    return RunCommand(words);
+  absl::Status Sweep(const std::vector<std::string>& words) const {
+    return RunWith({"eval", "sweep"},
+                   {{"--model", kModel},
+                    {"--backend", "reference"},
+                    {"--corpus", Path("heldout")},
+                    {"--documents", "2"},
+                    {"--length", "128"},
+                    {"--continuation", "16"},
+                    {"--tails", "16,32"},
+                    {"--shares", "0,0.5"},
+                    {"--runs", "1"}},
+                   words);
   }
   ridge::MapSetManifest Manifest(int split) const {
     return ridge::MapSet::Load(Path(absl::StrCat("maps/split-", split))).value()->manifest();
@@ -145,7 +151,7 @@ TEST_F(SweepCliTest, AutoChoosesTheSmallestWithinBoundsAndStoresTheSearch) {
 }
 
 TEST_F(SweepCliTest, WithNoneInsideTheBoundsTheSetsAreKeptAndTheFiguresNamed) {
-  const absl::Status status = FitAuto({"--max_loss", "-100", "--min_needle", "0"});
+  const absl::Status status = FitAuto({"--max_loss=-100", "--min_needle", "0"});
   EXPECT_EQ(ReasonOf(status), "FIT_NO_SPLIT") << status;
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr(Path("maps")), HasSubstr("split 1: continuation"),

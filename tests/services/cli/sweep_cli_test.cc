@@ -49,7 +49,7 @@ class SweepCliTest : public testing::Test {
     std::filesystem::remove_all(folder_);
     const std::string text = base::ReadFile("tests/data/corpus/heldout/katrine.txt").value();
     WriteText("fit", text.substr(3000, 4000));
-    WriteText("heldout", text.substr(8000, 30000));
+    WriteText("heldout", text.substr(8000, 60000));
   }
 
   void WriteText(const std::string& name, const std::string& text) const {

@@ -349,7 +349,8 @@ void AddEval(CLI::App& app, Run& run) {
          run);
   AddEvalSweep(*eval, run);
   AddOne(*eval,
-         {"all", "All of these: under half an hour for a small model on two cores", &AddAll, &AddAllFlags},
+         {"all", "All of these but the sweep: under half an hour for a small model on two cores", &AddAll,
+          &AddAllFlags},
          run);
   AddPlot(*eval, run);
 }

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/string_view.h"
 #include "engine/base/sha256.h"
 #include "engine/base/status.h"
 
@@ -11,8 +10,6 @@ namespace ridgefill::eval {
 namespace {
 
 constexpr size_t kShortDigest = 12;
-
-std::string Short(const std::string& digest) { return digest.substr(0, kShortDigest); }
 
 std::string Key(absl::string_view text) { return base::Sha256Hex(text).substr(0, 2 * kShortDigest); }
 
@@ -42,8 +39,12 @@ absl::Status Write(const Record& record, const RunOptions& options) {
 }  // namespace
 
 Record ToRecord(const Header& header) {
-  return {{"model", header.model},  {"weights", Short(header.weights)}, {"maps", Short(header.maps)},
-          {"split", header.split},  {"backend", header.backend},        {"isa", header.isa},
+  return {{"model", header.model},
+          {"weights", ShortDigest(header.weights)},
+          {"maps", ShortDigest(header.maps)},
+          {"split", header.split},
+          {"backend", header.backend},
+          {"isa", header.isa},
           {"commit", header.commit}};
 }
 
@@ -99,21 +100,33 @@ Record Figures(absl::Span<const double> by_document) {
   return {{"mean", Rounded(interval.mean)}, {"low", Rounded(interval.low)}, {"high", Rounded(interval.high)}};
 }
 
-Record ToRecord(const Variant& variant) {
-  return {{"mode", std::string(ridge::Name(variant.mode()))},
-          {"fill", std::string(Name(variant.fill))},
-          {"selection", std::string(ridge::Name(variant.selector))},
-          {"share", variant.share}};
+void AddFigures(Record& out, absl::string_view figure, const std::vector<double>& by_document) {
+  out["documents"] = by_document.size();
+  out["figure"] = std::string(figure);
+  out.update(Figures(by_document));
+  out["values"] = Rounded(by_document);
 }
 
+Record ToRecord(const Variant& variant) {
+  Record out = {{"mode", std::string(ridge::Name(variant.mode()))},
+                {"fill", std::string(Name(variant.fill))},
+                {"selection", std::string(ridge::Name(variant.selector))},
+                {"share", Rounded(variant.share)}};
+  if (variant.split != 0) out["split"] = variant.split;
+  return out;
+}
+
+std::string ShortDigest(const std::string& digest) { return digest.substr(0, kShortDigest); }
+
 std::string TokensDigest(absl::Span<const int32_t> ids) {
-  return Short(base::Sha256Hex({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t)}));
+  return ShortDigest(
+      base::Sha256Hex({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t)}));
 }
 
 std::string DocumentsDigest(absl::Span<const std::vector<int32_t>> documents) {
   base::Sha256 digest;
   for (const std::vector<int32_t>& document : documents) digest.Update(TokensDigest(document));
-  return Short(digest.HexDigest());
+  return ShortDigest(digest.HexDigest());
 }
 
 }  // namespace ridgefill::eval

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/eval/bootstrap.h"
 #include "engine/eval/json_log.h"
@@ -67,8 +68,12 @@ double Rounded(double x);
 Record Rounded(absl::Span<const double> x);
 // {"mean": .., "low": .., "high": ..} of one value a document.
 Record Figures(absl::Span<const double> by_document);
-// {"mode", "fill", "selection", "share"}.
+// "documents", "figure" (its name), its Figures and "values" into a record.
+void AddFigures(Record& out, absl::string_view figure, const std::vector<double>& by_document);
+// {"mode", "fill", "selection", "share"}, and "split" where the variant names one.
 Record ToRecord(const Variant& variant);
+// As records have them: the first 12 digits.
+std::string ShortDigest(const std::string& digest);
 // sha256 over token ids, 12 digits.
 std::string TokensDigest(absl::Span<const int32_t> ids);
 // The same over documents in order.

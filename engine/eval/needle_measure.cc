@@ -163,8 +163,6 @@ std::vector<Record> NeedleMeasure::Records(absl::Span<const Record> values) cons
   std::vector<Record> exact;
   for (const Record& item : values) exact.push_back(item["exact"]);
   const std::vector<bool> by_exact = Solved(exact);
-  const auto identity = std::find_if(variants_.begin(), variants_.end(),
-                                     [](const Variant& v) { return v.fill == Fill::kIdentity; });
   std::vector<Record> out = {
       MakeRecord({{"mode", "EXACT"}, {"fill", "none"}, {"selection", "none"}, {"share", 0.0}}, exact)};
   for (size_t i = 0; i < variants_.size(); ++i) {
@@ -173,6 +171,9 @@ std::vector<Record> NeedleMeasure::Records(absl::Span<const Record> values) cons
     Record record = MakeRecord(ToRecord(variants_[i]), runs);
     record["on_solved"] = Accuracy(solved, by_exact);
     record["against_exact"] = Against(by_exact, solved);
+    const auto identity = std::find_if(variants_.begin(), variants_.end(), [&](const Variant& v) {
+      return v.fill == Fill::kIdentity && v.split == variants_[i].split;
+    });
     if (identity != variants_.end() && variants_[i].fill != Fill::kIdentity) {
       record["against_identity"] = Against(Solved(RunsOf(values, identity - variants_.begin())), solved);
     }

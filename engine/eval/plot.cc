@@ -39,62 +39,107 @@ double Step(double range) {
 // Where things stand on the paper.
 class Axes {
  public:
-  explicit Axes(const Chart& chart) {
+  explicit Axes(const Chart& chart) : numeric_(chart.numeric) {
     for (const Series& series : chart.series) {
       for (const Point& point : series.points) {
         if (Index(point.x) == categories_.size()) categories_.push_back(point.x);
-        low_ = std::min({low_, point.low, point.mean});
-        high_ = std::max({high_, point.high, point.mean});
+        y_.Take(point.low, point.high);
+        y_.Take(point.mean, point.mean);
+        x_.Take(point.at, point.at);
       }
     }
-    if (high_ <= low_) high_ = low_ + 1;
-    step_ = Step(high_ - low_);
-    low_ = std::floor(low_ / step_) * step_;
-    high_ = std::ceil(high_ / step_) * step_;
+    y_.Round();
+    x_.Round();
   }
 
-  double X(const std::string& category, double shift) const {
-    const double slot = (kWidth - kLeft - kRight) / static_cast<double>(categories_.size());
-    return kLeft + slot * (static_cast<double>(Index(category)) + 0.5 + shift);
+  bool numeric() const { return numeric_; }
+  double X(const Point& point, double shift) const {
+    if (numeric_) return Across(point.at);
+    return Category(point.x, shift);
   }
   double Y(double value) const {
-    return kTop + (high_ - value) / (high_ - low_) * (kHeight - kTop - kBottom);
+    return kTop + (y_.high - value) / (y_.high - y_.low) * (kHeight - kTop - kBottom);
   }
 
   std::string Draw() const {
     std::string out;
-    for (int i = 0; low_ + i * step_ <= high_ + step_ / 2; ++i) {
-      const double value = low_ + i * step_, y = Y(value);
-      const bool zero = std::fabs(value) < step_ / 2;
+    for (int i = 0; y_.low + i * y_.step <= y_.high + y_.step / 2; ++i) {
+      const double value = y_.low + i * y_.step, y = Y(value);
+      const bool zero = std::fabs(value) < y_.step / 2;
       absl::StrAppendFormat(&out, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"%s\"/>\n", kLeft, y, kWidth - kRight,
                             zero ? "#444" : "#ddd");
       out += Label(kLeft - 8, y + 4, "end", absl::StrFormat("%.4g", zero ? 0.0 : value));
     }
-    for (const std::string& category : categories_) {
-      out += Label(X(category, 0), kHeight - kBottom + 18, "middle", category);
-    }
-    return out;
+    return out + (numeric_ ? DrawNumbers() : DrawCategories());
   }
 
  private:
+  // Values from low to high with marks at each step; 0 is always there in y.
+  struct Range {
+    double low = 0, high = 0, step = 1;
+    bool any = true;
+    void Take(double from, double to) {
+      low = any ? std::min(low, from) : from;
+      high = any ? std::max(high, to) : to;
+      any = true;
+    }
+    void Round() {
+      if (high <= low) high = low + 1;
+      step = Step(high - low);
+      low = std::floor(low / step) * step;
+      high = std::ceil(high / step) * step;
+    }
+  };
+
+  double Across(double value) const {
+    return kLeft + (value - x_.low) / (x_.high - x_.low) * (kWidth - kLeft - kRight);
+  }
+  double Category(const std::string& category, double shift) const {
+    const double slot = (kWidth - kLeft - kRight) / static_cast<double>(categories_.size());
+    return kLeft + slot * (static_cast<double>(Index(category)) + 0.5 + shift);
+  }
+  std::string DrawNumbers() const {
+    std::string out;
+    for (int i = 0; x_.low + i * x_.step <= x_.high + x_.step / 2; ++i) {
+      const double value = x_.low + i * x_.step;
+      absl::StrAppendFormat(&out, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"#ddd\"/>\n", Across(value), kTop,
+                            kHeight - kBottom);
+      out += Label(Across(value), kHeight - kBottom + 18, "middle", absl::StrFormat("%.4g", value));
+    }
+    return out;
+  }
+  std::string DrawCategories() const {
+    std::string out;
+    for (const std::string& category : categories_) {
+      out += Label(Category(category, 0), kHeight - kBottom + 18, "middle", category);
+    }
+    return out;
+  }
   size_t Index(const std::string& category) const {
     return std::find(categories_.begin(), categories_.end(), category) - categories_.begin();
   }
 
+  const bool numeric_;
   std::vector<std::string> categories_;
-  double low_ = 0, high_ = 0, step_ = 1;
+  Range y_, x_ = {0, 0, 1, /*any=*/false};
 };
 
 // A line with dots and whiskers; series stand a little beside each other.
 std::string DrawSeries(const Series& series, const Axes& axes, double shift, const char* colour) {
   std::string line, marks;
   for (const Point& point : series.points) {
-    const double x = axes.X(point.x, shift), y = axes.Y(point.mean);
-    absl::StrAppendFormat(&line, "%s%.1f %.1f", line.empty() ? "M" : "L", x, y);
+    const double x = axes.X(point, shift), y = axes.Y(point.mean);
+    if (series.line) absl::StrAppendFormat(&line, "%s%.1f %.1f", line.empty() ? "M" : "L", x, y);
+    if (series.line && axes.numeric()) marks += Label(x + 6, y - 6, "start", point.x);
     absl::StrAppendFormat(&marks, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"%s\"/>\n", x, axes.Y(point.low),
                           axes.Y(point.high), colour);
-    absl::StrAppendFormat(&marks, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"%s\"/>\n", x, y, colour);
+    // What a pointer over it shows.
+    const std::string title = absl::StrFormat("%s %s: %.4g", series.name, point.x, point.mean);
+    absl::StrAppendFormat(
+        &marks, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"%s\"><title>%s</title></circle>\n", x, y,
+        colour, Escaped(title));
   }
+  if (line.empty()) return marks;
   return absl::StrFormat("<path d=\"%s\" stroke=\"%s\" stroke-width=\"2\" fill=\"none\"/>\n%s", line, colour,
                          marks);
 }
@@ -162,10 +207,16 @@ std::string BadField(const Record& r) {
   const std::string measure = Text(r, "measure");
   const bool nll = measure == "nll" && r.contains("by_distance"), needle = measure == "needle";
   const bool splice = measure == "splice" && Text(r, "half") != "k_less_v";
-  if (!nll && !needle && !splice) return "";
+  const bool sweep = measure == "sweep" && r.contains("ttft_ratio");
+  if (!nll && !needle && !splice && !sweep) return "";
   std::string bad = BadName(r, {"model", "split", "mode", "fill", "selection", "tail", "length"});
   if (!bad.empty()) return bad;
   if (nll) return BadBuckets(r, "by_distance", {"from"});
+  if (sweep) {
+    bad = BadName(r, {"window", "share"});
+    if (bad.empty() && !r["ttft_ratio"].is_number()) bad = "ttft_ratio";
+    return bad.empty() ? BadFigures(r) : bad;
+  }
   if (splice) {
     bad = BadName(r, {"window", "layers", "half"});
     if (bad.empty() && (!r.contains("kl") || !BadFigures(r["kl"]).empty())) bad = "kl";
@@ -183,15 +234,16 @@ class Charts {
     std::string name, agreed;
     bool operator==(const Key&) const = default;
   };
-  void Add(const Key& key, const Chart& head, const std::string& series, const Point& point) {
+  void Add(const Key& key, const Chart& head, const std::string& series, const Point& point,
+           bool line = true) {
     auto chart = std::find_if(charts_.begin(), charts_.end(), [&](const auto& c) { return c.first == key; });
     if (chart == charts_.end()) chart = charts_.insert(charts_.end(), {key, head});
     auto& all = chart->second.series;
     auto found = std::find_if(all.begin(), all.end(), [&](const Series& s) { return s.name == series; });
-    if (found == all.end()) found = all.insert(all.end(), {series, {}});
+    if (found == all.end()) found = all.insert(all.end(), {series, {}, line});
     auto& points = found->points;
-    const auto same =
-        std::find_if(points.begin(), points.end(), [&](const Point& p) { return p.x == point.x; });
+    const auto same = std::find_if(points.begin(), points.end(),
+                                   [&](const Point& p) { return p.x == point.x && p.at == point.at; });
     if (same == points.end()) {
       points.push_back(point);
     } else {
@@ -263,6 +315,81 @@ void AddSplice(const Record& r, Charts& charts) {
              Text(r, "half"), PointOf(Text(r, "layers"), r["kl"]));
 }
 
+// Map sets differ by split: the points of one chart are of several.
+std::string AgreedSweep(const Record& r) {
+  std::string out;
+  for (const char* name : {"model", "weights", "documents_digest", "prompt_tokens"}) {
+    if (r.contains(name)) absl::StrAppend(&out, "|", Text(r, name));
+  }
+  return out;
+}
+
+struct SweepPoint {
+  std::string series;
+  Point point;
+  bool identity = false;
+};
+
+// Those that no other one beats in loss and time, by time.
+std::vector<Point> Front(const std::vector<SweepPoint>& points) {
+  std::vector<Point> out;
+  for (const SweepPoint& p : points) {
+    const bool beaten = std::any_of(points.begin(), points.end(), [&](const SweepPoint& q) {
+      return q.point.at <= p.point.at && q.point.mean <= p.point.mean &&
+             (q.point.at < p.point.at || q.point.mean < p.point.mean);
+    });
+    if (!beaten) out.push_back(p.point);
+  }
+  std::stable_sort(out.begin(), out.end(), [](const Point& a, const Point& b) { return a.at < b.at; });
+  return out;
+}
+
+void AddPareto(const Charts::Key& key, Chart chart, const std::vector<SweepPoint>& points, bool identity,
+               Charts& charts) {
+  std::vector<SweepPoint> shown;
+  std::copy_if(points.begin(), points.end(), std::back_inserter(shown),
+               [&](const SweepPoint& p) { return identity || !p.identity; });
+  if (shown.empty()) return;
+  chart.numeric = true;
+  chart.x_label = "time to the first token, as a share of exact's";
+  chart.y_label = "nats per token over exact";
+  for (const Point& point : Front(shown)) charts.Add(key, chart, "best", point);
+  for (const SweepPoint& p : shown) charts.Add(key, chart, p.series, p.point, /*line=*/false);
+  charts.Add(key, chart, "exact", {"", 0, 0, 0, 1}, /*line=*/false);
+}
+
+// Both charts of each window and length.
+void AddSweeps(absl::Span<const Record> records, Charts& charts) {
+  std::vector<std::pair<Charts::Key, std::pair<Chart, std::vector<SweepPoint>>>> all;  // as they come
+  for (const Record& r : records) {
+    if (Text(r, "measure") != "sweep" || !r.contains("ttft_ratio")) continue;
+    const std::string window = Text(r, "window"), length = Text(r, "length");
+    const Charts::Key key = {absl::StrCat("pareto-", window, "-n", length), AgreedSweep(r)};
+    auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.first == key; });
+    if (found == all.end()) {
+      Chart head;
+      head.title = absl::StrCat("Loss against time, ", window, ": ", Text(r, "model"), ", ", length,
+                                " tokens; names are split/tail");
+      found = all.insert(all.end(), {key, {head, {}}});
+    }
+    SweepPoint point;
+    point.identity = Text(r, "fill") == "identity";
+    const std::string share = r["share"] == 0 ? "" : absl::StrCat(" ", Text(r, "share"));
+    point.series = RunName(r) + share;
+    point.point = PointOf(absl::StrCat(Text(r, "split"), "/", Text(r, "tail")), r);
+    if (!share.empty()) absl::StrAppend(&point.point.x, " +", Text(r, "share"));
+    point.point.at = r["ttft_ratio"].get<double>();
+    found->second.second.push_back(std::move(point));
+  }
+  for (const auto& [key, sweep] : all) {
+    AddPareto(key, sweep.first, sweep.second, false, charts);
+    const bool has_identity =
+        std::any_of(sweep.second.begin(), sweep.second.end(), [](const SweepPoint& p) { return p.identity; });
+    if (has_identity)
+      AddPareto({key.name + "-identity", key.agreed}, sweep.first, sweep.second, true, charts);
+  }
+}
+
 }  // namespace
 
 std::string ToSvg(const Chart& chart) {
@@ -317,6 +444,7 @@ std::vector<std::pair<std::string, Chart>> ChartsOf(absl::Span<const Record> rec
     if (measure == "needle") AddNeedle(r, charts);
     if (measure == "splice") AddSplice(r, charts);
   }
+  AddSweeps(records, charts);
   return charts.Take();
 }
 

@@ -121,13 +121,6 @@ double Mean(const std::vector<double>& x) {
   return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
 }
 
-void AddFigures(Record& out, const std::vector<double>& by_document) {
-  out["documents"] = by_document.size();
-  out["figure"] = "dnll";
-  out.update(Figures(by_document));
-  out["values"] = Rounded(by_document);
-}
-
 }  // namespace
 
 absl::StatusOr<SpliceMeasure> SpliceMeasure::Create(std::vector<std::vector<int32_t>> documents,
@@ -198,7 +191,7 @@ Record SpliceMeasure::Summary(absl::Span<const Record> values, const char* windo
   Record out = Base(values, window);
   out["layers"] = "all";
   out["half"] = "k_less_v";
-  AddFigures(out, k);
+  AddFigures(out, "dnll", k);
   out["k_share"] = k_kl + v_kl > 0 ? Rounded(k_kl / (k_kl + v_kl)) : 0.0;
   const Record& cells = values.front()["cells"];
   std::vector<Record> ranked;
@@ -224,7 +217,7 @@ std::vector<Record> SpliceMeasure::Records(absl::Span<const Record> values) cons
       Record record = Base(values, window);
       record["layers"] = cells[cell]["layers"];
       record["half"] = cells[cell]["half"];
-      AddFigures(record, Column(values, cell, window, "dnll"));
+      AddFigures(record, "dnll", Column(values, cell, window, "dnll"));
       record["kl"] = Figures(Column(values, cell, window, "kl"));
       out.push_back(std::move(record));
     }

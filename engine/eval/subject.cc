@@ -19,16 +19,27 @@ absl::string_view Name(Fill fill) {
 }
 
 absl::StatusOr<std::unique_ptr<Subject>> Subject::Create(const model::Model& model,
-                                                         const ridge::DeviceMaps& maps,
+                                                         absl::Span<const ridge::DeviceMaps* const> maps,
                                                          const Options& options) {
-  std::unique_ptr<Subject> out(new Subject(model, maps, options.max_tokens));
-  const int split = maps.manifest().split;
+  std::unique_ptr<Subject> out(new Subject(model, options.max_tokens));
+  std::vector<int> splits;
+  for (const ridge::DeviceMaps* const one : maps) {
+    const int split = one->manifest().split;
+    splits.push_back(split);
+    Set& set = out->sets_[split];
+    set.maps = one;
+    RF_ASSIGN_OR_RETURN(set.fills[Fill::kRidge], runtime::FillPass::Create(model, *one, options.chunk_rows));
+    RF_ASSIGN_OR_RETURN(set.fills[Fill::kIdentity],
+                        runtime::FillPass::CreateIdentity(model, split, options.chunk_rows));
+  }
   RF_ASSIGN_OR_RETURN(out->forward_,
-                      FilledForward::Create(model, split, options.max_tokens, options.chunk_rows));
-  RF_ASSIGN_OR_RETURN(out->fills_[Fill::kRidge], runtime::FillPass::Create(model, maps, options.chunk_rows));
-  RF_ASSIGN_OR_RETURN(out->fills_[Fill::kIdentity],
-                      runtime::FillPass::CreateIdentity(model, split, options.chunk_rows));
+                      FilledForward::Create(model, splits, options.max_tokens, options.chunk_rows));
   return out;
+}
+
+const Subject::Set& Subject::At(int split) const {
+  RF_CHECK(split != 0 || sets_.size() == 1);
+  return split == 0 ? sets_.begin()->second : sets_.at(split);
 }
 
 absl::Status Subject::Lower(absl::Span<const int32_t> ids, int64_t prompt_tokens) {
@@ -42,13 +53,14 @@ absl::Status Subject::RunExact() {
 
 absl::Status Subject::RunFilled(const Variant& variant, const Shape& shape) {
   RF_ASSIGN_OR_RETURN(plan_, MakePlan(variant, shape));
-  return forward_->Late(plan_, fills_.at(variant.fill).get());
+  return forward_->Late(plan_, At(variant.split).fills.at(variant.fill).get(), variant.split);
 }
 
-std::vector<int32_t> Subject::Outliers() const {
+std::vector<int32_t> Subject::Outliers(int split) const {
   std::vector<int32_t> rows;
   for (size_t row = 0; row < ids_.size(); ++row) {
-    if (ridge::IsOutlier(static_cast<int64_t>(row), forward_->norms()[row], manifest().outlier_threshold)) {
+    if (ridge::IsOutlier(static_cast<int64_t>(row), forward_->norms(split)[row],
+                         manifest(split).outlier_threshold)) {
       rows.push_back(static_cast<int32_t>(row));
     }
   }
@@ -61,18 +73,18 @@ absl::StatusOr<ridge::FillPlan> Subject::MakePlan(const Variant& variant, const 
   RF_CHECK(0 < shape.tail && shape.tail <= shape.prompt_tokens && shape.prompt_tokens <= tokens);
   ridge::FillDecision decision;
   decision.mode = variant.mode();
-  decision.split = manifest().split;
+  decision.split = manifest(variant.split).split;
   decision.tail = static_cast<int>(shape.tail);
   decision.selector = variant.selector;
   decision.share = variant.share;
-  const std::vector<int32_t> outliers = Outliers();
+  const std::vector<int32_t> outliers = Outliers(variant.split);
   const auto prompt = absl::MakeConstSpan(ids_).subspan(0, shape.prompt_tokens);
-  std::vector<float> scores = forward_->scores();
+  std::vector<float> scores = forward_->scores(variant.split);
   if (ridge::NeedsProbe(decision) && shape.tail_begin() > 0) {
     ridge::FillDecision probe = decision;
     probe.tail = static_cast<int>(shape.prompt_tokens - ridge::ProbeBegin(decision, shape.prompt_tokens));
     RF_ASSIGN_OR_RETURN(scores, forward_->Probe(ridge::MakeFillPlan(probe, shape.prompt_tokens, outliers, {}),
-                                                *fills_.at(variant.fill)));
+                                                *At(variant.split).fills.at(variant.fill), variant.split));
   }
   const std::vector<int32_t> selected = ridge::SelectRows(decision, prompt, scores, outliers);
   decision.tail = static_cast<int>(tokens - shape.tail_begin());

@@ -1,7 +1,9 @@
-// What is measured: a model with a map set, run exactly and in the variants that a report compares.
+// What is measured: a model with a map set, or with several of different splits, run exactly and in the
+// variants that a report compares.
 //
-// One document at a time: Lower once, RunExact once, then RunFilled for each variant and tail; after each run
-// its rows are read from forward(). Not thread-safe; model and maps must outlive it.
+// One document at a time: Lower once, RunExact once, then RunFilled for each variant and tail, those of
+// higher splits first; after each run its rows are read from forward(). Not thread-safe; model and maps must
+// outlive it.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +33,7 @@ struct Variant {
   // Which bulk rows run exactly beside tail and outliers, and the share of the bulk that may.
   ridge::Selector selector = ridge::Selector::kNone;
   float share = 0;
+  int split = 0;  // of the map set; 0: the subject has one alone
 
   ridge::Mode mode() const {
     return selector == ridge::Selector::kNone ? ridge::Mode::kSpeed : ridge::Mode::kQuality;
@@ -53,6 +56,13 @@ class Subject {
   };
   static absl::StatusOr<std::unique_ptr<Subject>> Create(const model::Model& model,
                                                          const ridge::DeviceMaps& maps,
+                                                         const Options& options) {
+    const ridge::DeviceMaps* const one = &maps;
+    return Create(model, absl::MakeConstSpan(&one, 1), options);
+  }
+  // In the order of their splits, no two of one split.
+  static absl::StatusOr<std::unique_ptr<Subject>> Create(const model::Model& model,
+                                                         absl::Span<const ridge::DeviceMaps* const> maps,
                                                          const Options& options);
 
   // The lower layers of a document, and what the last rows of its prompt look at where that is asked for:
@@ -65,23 +75,29 @@ class Subject {
 
   FilledForward& forward() { return *forward_; }
   const model::Model& model() const { return model_; }
-  const ridge::MapSetManifest& manifest() const { return maps_.manifest(); }
+  // Split 0: there is one set alone.
+  const ridge::DeviceMaps& maps(int split = 0) const { return *At(split).maps; }
+  const ridge::MapSetManifest& manifest(int split = 0) const { return maps(split).manifest(); }
   int64_t max_tokens() const { return max_tokens_; }
 
  private:
-  Subject(const model::Model& model, const ridge::DeviceMaps& maps, int64_t max_tokens)
-      : model_(model), maps_(maps), max_tokens_(max_tokens) {}
+  struct Set {
+    const ridge::DeviceMaps* maps = nullptr;
+    std::map<Fill, std::unique_ptr<runtime::FillPass>> fills;
+  };
+
+  Subject(const model::Model& model, int64_t max_tokens) : model_(model), max_tokens_(max_tokens) {}
+  const Set& At(int split) const;
 
   absl::StatusOr<ridge::FillPlan> MakePlan(const Variant& variant, const Shape& shape);
-  std::vector<int32_t> Outliers() const;
+  std::vector<int32_t> Outliers(int split) const;
 
   const model::Model& model_;
-  const ridge::DeviceMaps& maps_;
   const int64_t max_tokens_;
   ridge::FillPlan plan_;
   std::vector<int32_t> ids_;
   std::unique_ptr<FilledForward> forward_;
-  std::map<Fill, std::unique_ptr<runtime::FillPass>> fills_;
+  std::map<int, Set> sets_;  // by split
 };
 
 }  // namespace ridgefill::eval

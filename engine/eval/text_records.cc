@@ -65,13 +65,6 @@ Record Base(const char* measure, const TextSetting& setting, const Variant& vari
   return out;
 }
 
-void AddFigures(Record& out, const char* figure, const std::vector<double>& by_document) {
-  out["documents"] = by_document.size();
-  out["figure"] = figure;
-  out.update(Figures(by_document));
-  out["values"] = Rounded(by_document);
-}
-
 // Rows [0, 64), [64, 128), [128, 256), ... of the scored ones: where after the bulk the loss lies.
 Record ByDistance(const TextRuns& runs) {
   Record out = Record::array();

@@ -1,10 +1,8 @@
 // `ridgefill eval`.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -12,21 +10,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "engine/base/file.h"
 #include "engine/base/status.h"
-#include "engine/eval/json_log.h"
 #include "engine/eval/measure.h"
 #include "engine/eval/needle_measure.h"
 #include "engine/eval/plot.h"
 #include "engine/eval/splice.h"
 #include "engine/eval/text.h"
-#include "engine/fit/corpus.h"
 #include "engine/ridge/selection.h"
 #include "services/cli/command.h"
-#include "services/cli/commit.h"
-#include "services/cli/eval_output.h"
+#include "services/cli/eval_run.h"
 #include "services/common/loaded_model.h"
 
 namespace ridgefill::cli {
@@ -46,23 +39,6 @@ struct EvalFlags {
   uint64_t seed = 7;
 };
 
-using Measures = std::vector<std::unique_ptr<eval::Measure>>;
-
-absl::Status Refuse(absl::string_view reason, absl::string_view message) {
-  return base::Error(absl::StatusCode::kInvalidArgument, reason, message);
-}
-
-// The value of an enumeration whose Name() this is.
-template <typename T, size_t kValues>
-absl::StatusOr<T> Parse(const char* flag, const std::string& name, const T (&values)[kValues]) {
-  std::string allowed;
-  for (const T value : values) {
-    if (name == Name(value)) return value;
-    absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", Name(value));
-  }
-  return Refuse("EVAL_FLAG", absl::StrCat(flag, " takes ", allowed, "; got \"", name, "\""));
-}
-
 // The fills in SPEED, and the ridge fill with each selector in QUALITY.
 absl::StatusOr<std::vector<eval::Variant>> Variants(const EvalFlags& flags) {
   constexpr eval::Fill kFills[] = {eval::Fill::kRidge, eval::Fill::kIdentity};
@@ -70,7 +46,7 @@ absl::StatusOr<std::vector<eval::Variant>> Variants(const EvalFlags& flags) {
   constexpr ridge::Selector kSelectors[] = {ridge::Selector::kAttention, ridge::Selector::kProbe,
                                             ridge::Selector::kRandom, ridge::Selector::kRarity};
   if (!(flags.share >= 0 && flags.share <= 1)) {
-    return Refuse("EVAL_FLAG", absl::StrCat("--share must be in [0, 1], got ", flags.share));
+    return BadFlag(absl::StrCat("--share must be in [0, 1], got ", flags.share));
   }
   std::vector<eval::Variant> out;
   for (const std::string& mode_name : flags.modes) {
@@ -90,28 +66,6 @@ absl::StatusOr<std::vector<eval::Variant>> Variants(const EvalFlags& flags) {
   return out;
 }
 
-absl::Status CheckLength(const EvalFlags& flags, int64_t length) {
-  if (length <= flags.context) return absl::OkStatus();
-  return Refuse("EVAL_LENGTH", absl::StrCat("a length of ", length,
-                                            " tokens is above the model's context of ", flags.context));
-}
-
-// As many documents as were asked for, or as there are.
-absl::StatusOr<std::vector<std::vector<int32_t>>> Documents(const tokenizer::Tokenizer& tokenizer,
-                                                            const EvalFlags& flags, int64_t length) {
-  RF_RETURN_IF_ERROR(CheckLength(flags, length));
-  RF_ASSIGN_OR_RETURN(auto corpus, fit::LoadCorpus(tokenizer, flags.corpus, {length, flags.seed}));
-  if (static_cast<int64_t>(corpus.size()) < flags.documents) {
-    std::fprintf(stderr, "%s has %zu documents of %lld tokens, %lld were asked for\n", flags.corpus.c_str(),
-                 corpus.size(), static_cast<long long>(length), static_cast<long long>(flags.documents));
-  }
-  corpus.resize(std::min<size_t>(corpus.size(), flags.documents));
-  std::vector<std::vector<int32_t>> out;
-  out.reserve(corpus.size());
-  for (fit::Document& document : corpus) out.push_back(std::move(document.ids));
-  return out;
-}
-
 struct TextKinds {
   bool nll = false, distant = false, novel = false;
 };
@@ -127,7 +81,8 @@ absl::Status AddText(const tokenizer::Tokenizer& tokenizer, const EvalFlags& fla
     options.distant = kinds.distant;
     options.novel = kinds.novel;
     options.seed = flags.seed;
-    RF_ASSIGN_OR_RETURN(auto documents, Documents(tokenizer, flags, length));
+    RF_ASSIGN_OR_RETURN(auto documents, EvalDocuments(tokenizer, {flags.corpus, length, flags.documents,
+                                                                  flags.seed, flags.context}));
     RF_ASSIGN_OR_RETURN(auto measure, eval::TextMeasure::Create(std::move(documents), options));
     out.push_back(std::make_unique<eval::TextMeasure>(std::move(measure)));
   }
@@ -137,7 +92,8 @@ absl::Status AddText(const tokenizer::Tokenizer& tokenizer, const EvalFlags& fla
 absl::Status AddSplice(const tokenizer::Tokenizer& tokenizer, const EvalFlags& flags, Measures& out) {
   RF_ASSIGN_OR_RETURN(const auto variants, Variants(flags));
   for (const int64_t length : flags.lengths) {
-    RF_ASSIGN_OR_RETURN(const auto documents, Documents(tokenizer, flags, length));
+    RF_ASSIGN_OR_RETURN(const auto documents, EvalDocuments(tokenizer, {flags.corpus, length, flags.documents,
+                                                                        flags.seed, flags.context}));
     for (const int64_t tail : flags.tails) {
       for (const eval::Variant& variant : variants) {
         RF_ASSIGN_OR_RETURN(auto measure, eval::SpliceMeasure::Create(
@@ -147,17 +103,6 @@ absl::Status AddSplice(const tokenizer::Tokenizer& tokenizer, const EvalFlags& f
     }
   }
   return absl::OkStatus();
-}
-
-// All files of the corpus, one after the other: what hides the needles.
-absl::StatusOr<std::string> CorpusText(const std::string& folder) {
-  std::string text;
-  RF_ASSIGN_OR_RETURN(const auto files, fit::TextFiles(folder));
-  for (const std::string& file : files) {
-    RF_ASSIGN_OR_RETURN(const std::string bytes, base::ReadFile(file));
-    absl::StrAppend(&text, bytes, "\n");
-  }
-  return text;
 }
 
 absl::Status AddNeedles(const tokenizer::Tokenizer& tokenizer, const EvalFlags& flags, Measures& out) {
@@ -171,7 +116,7 @@ absl::Status AddNeedles(const tokenizer::Tokenizer& tokenizer, const EvalFlags& 
       for (const int64_t length : flags.lengths) {
         for (const int64_t tail : flags.tails) {
           eval::NeedleOptions options;
-          RF_RETURN_IF_ERROR(CheckLength(flags, length));
+          RF_RETURN_IF_ERROR(CheckEvalLength(length, flags.context));
           RF_ASSIGN_OR_RETURN(options.task, Parse("--tasks", task, eval::kAllTasks));
           RF_ASSIGN_OR_RETURN(options.evidence, Parse("--evidence", evidence, kEvidence));
           options.length = length;
@@ -231,83 +176,6 @@ absl::StatusOr<common::LoadedModel> Load(const EvalFlags& flags, const Environme
   return model;
 }
 
-eval::Header MakeHeader(const common::LoadedModel& model) {
-  eval::Header header;
-  header.model = model.name;
-  header.weights = model.hello.model.weights_digest;
-  header.maps = model.maps->manifest().digest;
-  header.backend = model.backend->capabilities().name;
-  header.isa = model.backend->capabilities().isa;
-  header.commit = Commit();
-  header.split = model.maps->manifest().split;
-  return header;
-}
-
-// Seconds of an exact run of a short prompt for each of its rows, measured.
-absl::StatusOr<double> SecondsPerRow(eval::Subject& subject, int64_t rows) {
-  absl::Duration took;
-  for (int turn = 0; turn < 2; ++turn) {  // the first one warms up
-    const std::vector<int32_t> ids(rows, 1);
-    const absl::Time start = absl::Now();
-    RF_RETURN_IF_ERROR(subject.Lower(ids));
-    RF_RETURN_IF_ERROR(subject.RunExact());
-    took = absl::Now() - start;
-  }
-  return absl::ToDoubleSeconds(took) / static_cast<double>(rows);
-}
-
-// Attention makes a row of a long prompt dearer: twice as dear at some 8,000 tokens of a small model.
-absl::Status PrintEstimate(const Measures& measures, eval::Subject& subject, const eval::RunOptions& run) {
-  constexpr int64_t kProbe = 1024;
-  const int64_t probe = std::min(kProbe, subject.max_tokens());
-  const auto growth = [](int64_t tokens) { return 1 + static_cast<double>(tokens) / 8192; };
-  double rows = 0;
-  int64_t items = 0;
-  for (const auto& measure : measures) {
-    for (const int64_t item : eval::MissingItems(*measure, run)) {
-      rows += measure->Work(subject, item) * growth(measure->tokens(item)) / growth(probe);
-      ++items;
-    }
-  }
-  if (items == 0) return absl::OkStatus();
-  RF_ASSIGN_OR_RETURN(const double seconds, SecondsPerRow(subject, probe));
-  std::fprintf(stderr, "%lld documents and items to run, about %.0f minutes\n", static_cast<long long>(items),
-               std::ceil(rows * seconds / 60));
-  return absl::OkStatus();
-}
-
-int64_t LongestItem(const Measures& measures) {
-  int64_t out = 0;
-  for (const auto& measure : measures) {
-    for (int64_t i = 0; i < measure->items(); ++i) out = std::max(out, measure->tokens(i));
-  }
-  return out;
-}
-
-absl::Status RunMeasures(const common::LoadedModel& model, const Measures& measures, const std::string& out) {
-  RF_ASSIGN_OR_RETURN(const auto records, eval::JsonLog::Open(out));
-  RF_ASSIGN_OR_RETURN(const auto items, eval::JsonLog::Open(out.empty() ? "" : out + ".partial"));
-  eval::Subject::Options options;
-  options.max_tokens = LongestItem(measures);
-  RF_ASSIGN_OR_RETURN(const auto subject, eval::Subject::Create(*model.model, *model.maps, options));
-  EvalProgress progress;
-  EvalTable table;
-  eval::RunOptions run;
-  run.header = MakeHeader(model);
-  run.items = items.get();
-  run.records = records.get();
-  run.progress = std::ref(progress);
-  run.emit = [&](const eval::Record& record) {
-    table.Add(record);
-    if (out.empty()) std::printf("%s\n", record.dump().c_str());
-    std::fflush(stdout);
-    return absl::OkStatus();
-  };
-  RF_RETURN_IF_ERROR(PrintEstimate(measures, *subject, run));
-  for (const auto& measure : measures) RF_RETURN_IF_ERROR(eval::RunMeasure(*measure, *subject, run));
-  return absl::OkStatus();
-}
-
 using AddMeasures = std::function<absl::Status(const tokenizer::Tokenizer&, const EvalFlags&, Measures&)>;
 
 absl::Status Evaluate(const EvalFlags& flags, const AddMeasures& add, const Environment& environment) {
@@ -316,7 +184,7 @@ absl::Status Evaluate(const EvalFlags& flags, const AddMeasures& add, const Envi
   EvalFlags of_model = flags;
   of_model.context = model.context_tokens;
   RF_RETURN_IF_ERROR(add(*model.tokenizer, of_model, measures));
-  return RunMeasures(model, measures, flags.out);
+  return RunMeasures({model, {model.maps.get()}, flags.out, {}}, measures);
 }
 
 void AddCommonFlags(CLI::App& command, EvalFlags& flags) {
@@ -496,8 +364,10 @@ void AddEval(CLI::App& app, Run& run) {
          run);
   AddOne(*eval, {"splice", "Which late layers, and K or V, carry the loss", &AddSplice, &AddSpliceFlags},
          run);
+  AddEvalSweep(*eval, run);
   AddOne(*eval,
-         {"all", "All of these: under half an hour for a small model on two cores", &AddAll, &AddAllFlags},
+         {"all", "All of these but the sweep: under half an hour for a small model on two cores", &AddAll,
+          &AddAllFlags},
          run);
   AddPlot(*eval, run);
 }

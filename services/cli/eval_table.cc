@@ -31,6 +31,8 @@ std::string Cell(const Record& r) {
   if (measure == "needle") return absl::StrCat(Text(r, "task"), " in ", Text(r, "evidence"));
   if (measure == "splice")
     return absl::StrCat(Text(r, "window"), " ", Text(r, "layers"), " ", Text(r, "half"));
+  if (measure == "sweep" && r["share"] != 0)
+    return absl::StrCat(Text(r, "window"), ", ", Text(r, "selection"), " ", Text(r, "share"));
   return Text(r, "window");
 }
 
@@ -50,8 +52,12 @@ std::string Details(const Record& r) {
     return out;
   }
   if (measure == "splice") return absl::StrCat("KL ", Interval(r["kl"], false));
-  if (measure == "nll") {
-    return absl::StrCat("KL ", Interval(r["kl"], false), ", top-1 ", Interval(r["top1"], false));
+  if (measure == "nll" || measure == "sweep") {
+    const std::string out =
+        absl::StrCat("KL ", Interval(r["kl"], false), ", top-1 ", Interval(r["top1"], false));
+    if (!r.contains("ttft_ratio")) return out;
+    return absl::StrCat(out, absl::StrFormat(", TTFT %.3f of exact's %.0f ms", r["ttft_ratio"].get<double>(),
+                                             r["ttft"]["exact_ms"].get<double>()));
   }
   if (measure == "distant") return absl::StrFormat("without the bulk %+.3f", r["cut_dnll"].get<double>());
   if (measure == "needle") {

@@ -5,17 +5,21 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_format.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "engine/base/status.h"
 #include "engine/ridge/map_set.h"
 #include "services/cli/command.h"
+#include "services/cli/fit_auto.h"
 #include "services/common/loaded_model.h"
 #include "services/common/model_files.h"
 
@@ -25,6 +29,8 @@ namespace {
 struct FitFlags {
   ModelFlags model;
   std::string corpus, out;
+  std::vector<std::string> splits;
+  AutoFlags search;
   fit::FitOptions options;
   fit::CorpusOptions documents;
 };
@@ -79,7 +85,20 @@ void PrintManifest(const ridge::MapSetManifest& manifest) {
   }
 }
 
-absl::Status Fit(FitFlags& flags, const Environment& environment) {
+// What --split says; empty for `auto`.
+absl::StatusOr<std::vector<int>> ParseSplits(const std::vector<std::string>& words) {
+  if (words.size() == 1 && words.front() == "auto") return std::vector<int>();
+  std::vector<int> out;
+  for (const std::string& word : words) {
+    if (!absl::SimpleAtoi(word, &out.emplace_back())) {
+      return base::Error(absl::StatusCode::kInvalidArgument, "FIT_SPLIT",
+                         absl::StrCat("--split takes layers, or auto alone; got \"", word, "\""));
+    }
+  }
+  return out;
+}
+
+absl::StatusOr<common::LoadedModel> Load(const FitFlags& flags, const Environment& environment) {
   common::LoadModelOptions load;
   load.home = environment.home;
   const auto config = flags.model.ToServeConfig();
@@ -87,20 +106,58 @@ absl::Status Fit(FitFlags& flags, const Environment& environment) {
   load.source.set_maps("none");
   load.backend = config.backend();
   load.for_decode = false;
-  RF_ASSIGN_OR_RETURN(const common::LoadedModel model, common::LoadModel(load));
+  return common::LoadModel(load);
+}
+
+absl::StatusOr<fit::FitResult> FitSets(FitFlags& flags, const common::LoadedModel& model) {
   std::fprintf(stderr, "reading %s\n", flags.corpus.c_str());
   RF_ASSIGN_OR_RETURN(const auto documents, fit::LoadCorpus(*model.tokenizer, flags.corpus, flags.documents));
   flags.options.out = flags.out;
   flags.options.corpus = flags.corpus;
   ProgressBar bar;
   flags.options.progress = std::ref(bar);
-  RF_ASSIGN_OR_RETURN(const fit::FitResult result,
+  RF_ASSIGN_OR_RETURN(fit::FitResult result,
                       fit::FitMaps(*model.model, model.hello.model, documents, flags.options));
   if (result.resumed_documents > 0) {
     std::fprintf(stderr, "took up the rows of %lld documents from an earlier run\n",
                  static_cast<long long>(result.resumed_documents));
   }
   for (const auto& warning : result.warnings) std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  return result;
+}
+
+absl::Status FitAuto(FitFlags& flags, const common::LoadedModel& model, const std::string& home) {
+  RF_ASSIGN_OR_RETURN(const SplitSearch search,
+                      SplitSearch::Prepare(model, flags.search, flags.options.tail_default));
+  flags.options.splits = flags.search.candidates;
+  if (flags.options.splits.empty()) flags.options.splits = CandidateSplits(model.model->config().layers);
+  const bool keep_rows = !flags.options.rows_folder.empty();
+  if (!keep_rows) flags.options.rows_folder = flags.out + "/rows";  // until all is measured
+  RF_ASSIGN_OR_RETURN(const fit::FitResult result, FitSets(flags, model));
+  const auto swept = search.Run(result.sets, flags.out, home);
+  const auto detail = base::GetErrorDetail(swept.status());
+  const bool measured = swept.ok() || (detail.has_value() && detail->reason == "FIT_NO_SPLIT");
+  if (!keep_rows && measured) {
+    std::error_code ignored;
+    std::filesystem::remove_all(flags.options.rows_folder, ignored);
+  }
+  RF_RETURN_IF_ERROR(swept.status());
+  for (size_t i = 0; i < swept->size(); ++i) {
+    if (!(*swept)[i].chosen) continue;
+    const std::string& folder = result.sets[i].folder;
+    RF_ASSIGN_OR_RETURN(const auto set, ridge::MapSet::Load(folder));
+    PrintManifest(set->manifest());
+    PrintSweep(*swept);
+    std::printf("\nchosen: split %d, %s\n", (*swept)[i].split, folder.c_str());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Fit(FitFlags& flags, const Environment& environment) {
+  RF_ASSIGN_OR_RETURN(flags.options.splits, ParseSplits(flags.splits));
+  RF_ASSIGN_OR_RETURN(const common::LoadedModel model, Load(flags, environment));
+  if (flags.options.splits.empty()) return FitAuto(flags, model, environment.home);
+  RF_ASSIGN_OR_RETURN(const fit::FitResult result, FitSets(flags, model));
   for (const fit::FittedSet& set : result.sets) {
     if (result.sets.size() > 1) std::printf("\n%s\n", set.folder.c_str());
     PrintManifest(set.manifest);
@@ -114,9 +171,9 @@ void AddFitFlags(CLI::App& command, FitFlags& flags) {
       ->required()
       ->type_name("DIR");
   command
-      .add_option("--split", options.splits,
+      .add_option("--split", flags.splits,
                   "Layers below it run for every row. Several: one pass over the text, a map set each in "
-                  "<out>/split-<S>")
+                  "<out>/split-<S>. auto: fits and measures several, and chooses the smallest within bounds")
       ->required()
       ->delimiter(',')
       ->type_name("S,...");
@@ -203,7 +260,9 @@ void AddMapFlags(CLI::App& command, fit::FitOptions& options) {
 absl::Status Inspect(const std::string& maps, const std::string& home) {
   RF_ASSIGN_OR_RETURN(const std::string folder, common::FindMaps(home, "", maps));
   RF_ASSIGN_OR_RETURN(const auto set, ridge::MapSet::Load(folder));
+  RF_ASSIGN_OR_RETURN(const auto sweep, ridge::ReadSweep(folder));
   PrintManifest(set->manifest());
+  PrintSweep(sweep);
   return absl::OkStatus();
 }
 
@@ -219,13 +278,16 @@ void AddFit(CLI::App& app, Run& run) {
       "The report compares the stored maps with the identity fill on the held-out documents, on which no map "
       "is\n"
       "fitted but its penalties are chosen.\n\n"
-      "Example\n"
+      "Examples\n"
       "  ridgefill fit --model smollm2-135m-instruct --corpus tests/data/corpus/calibration --split 18 \\\n"
-      "    --out ~/.cache/ridgefill/maps/smollm2-135m-instruct");
+      "    --out ~/.cache/ridgefill/maps/smollm2-135m-instruct\n"
+      "  ridgefill fit --model smollm2-135m-instruct --corpus tests/data/corpus/calibration --split auto \\\n"
+      "    --max_loss 0.02 --min_needle 0.95 --out maps");
   const auto flags = std::make_shared<FitFlags>();
   AddFitFlags(*command, *flags);
   AddSolveFlags(*command, flags->options);
   AddMapFlags(*command, flags->options);
+  flags->search.AddTo(*command);
   flags->model.AddSourceTo(*command);
   command->callback(
       [flags, &run] { run = [flags](const Environment& environment) { return Fit(*flags, environment); }; });

@@ -48,20 +48,6 @@ absl::Status CheckMemory(const LoadModelOptions& options, const model::ModelConf
   return CheckFits(need, AvailableMemory());
 }
 
-absl::StatusOr<std::unique_ptr<ridge::MapSet>> LoadMaps(const LoadModelOptions& options,
-                                                        const base::ModelIdentity& identity) {
-  RF_ASSIGN_OR_RETURN(const std::string folder, FindMaps(options.home, identity.name, options.source.maps()));
-  if (folder.empty()) return nullptr;
-  RF_ASSIGN_OR_RETURN(auto maps, ridge::MapSet::Load(folder));
-  std::string warning;
-  RF_RETURN_IF_ERROR(
-      base::WithContext(ridge::CheckCompatible(maps->manifest(), identity, -1, &warning), folder));
-  if (!warning.empty()) {
-    base::Log(base::Severity::kWarning, "maps_differ", {{"maps", folder}, {"warning", warning}});
-  }
-  return maps;
-}
-
 absl::Status CheckLowerLayersOnly(const ridge::MapSet* maps) {
   if (maps == nullptr) {
     return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
@@ -115,13 +101,27 @@ absl::StatusOr<OpenedModel> OpenModel(const std::string& home, const config::v1:
   return out;
 }
 
+absl::StatusOr<std::unique_ptr<ridge::MapSet>> LoadMapSet(const std::string& home, const std::string& name,
+                                                          const base::ModelIdentity& model) {
+  RF_ASSIGN_OR_RETURN(const std::string folder, FindMaps(home, model.name, name));
+  if (folder.empty()) return nullptr;
+  RF_ASSIGN_OR_RETURN(auto maps, ridge::MapSet::Load(folder));
+  std::string warning;
+  RF_RETURN_IF_ERROR(
+      base::WithContext(ridge::CheckCompatible(maps->manifest(), model, -1, &warning), folder));
+  if (!warning.empty()) {
+    base::Log(base::Severity::kWarning, "maps_differ", {{"maps", folder}, {"warning", warning}});
+  }
+  return maps;
+}
+
 absl::StatusOr<LoadedModel> LoadModel(const LoadModelOptions& options) {
   const absl::Time start = absl::Now();
   RF_ASSIGN_OR_RETURN(OpenedModel opened, OpenModel(options.home, options.source));
   const model::ModelConfig& config = opened.source->config();
   LoadedModel out;
   out.name = opened.name;
-  RF_ASSIGN_OR_RETURN(out.map_set, LoadMaps(options, opened.identity));
+  RF_ASSIGN_OR_RETURN(out.map_set, LoadMapSet(options.home, options.source.maps(), opened.identity));
   if (options.lower_layers_only) RF_RETURN_IF_ERROR(CheckLowerLayersOnly(out.map_set.get()));
   // The split layer is one of the lower ones: its own projections give its K and V of the bulk.
   const int layers = options.lower_layers_only ? out.map_set->manifest().split + 1 : config.layers;

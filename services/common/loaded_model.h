@@ -51,6 +51,10 @@ struct LoadedModel {
   int64_t context_tokens = 0;
 };
 
+// The map set of this name (FindMaps), checked against the model; null for none.
+absl::StatusOr<std::unique_ptr<ridge::MapSet>> LoadMapSet(const std::string& home, const std::string& name,
+                                                          const base::ModelIdentity& model);
+
 // MODEL_NOT_FOUND, MAPS_NOT_FOUND, NO_MAPS, MAPS_UNFOLDED, MODEL_DOES_NOT_FIT, and what the loaders refuse.
 // Logs one line with what was loaded.
 absl::StatusOr<LoadedModel> LoadModel(const LoadModelOptions& options);

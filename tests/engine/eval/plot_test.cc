@@ -70,6 +70,64 @@ TEST(Plot, RecordsOfOneTaskMakeOneChart) {
   ASSERT_THAT(charts[1].second.series[0].points, SizeIs(1)) << "no item lies in the first fifth";
 }
 
+Record Swept(int split, const char* fill, double share, double ratio, double mean) {
+  return {{"measure", "sweep"},  {"model", "m"},
+          {"split", split},      {"mode", share == 0 ? "SPEED" : "QUALITY"},
+          {"fill", fill},        {"selection", share == 0 ? "none" : "attention"},
+          {"share", share},      {"tail", 512},
+          {"length", 4096},      {"window", "continuation"},
+          {"mean", mean},        {"low", mean - 0.25},
+          {"high", mean + 0.25}, {"ttft_ratio", ratio}};
+}
+
+const Series* Find(const Chart& chart, const std::string& name) {
+  for (const Series& series : chart.series) {
+    if (series.name == name) return &series;
+  }
+  return nullptr;
+}
+
+TEST(Plot, ASweepIsDrawnAsLossAgainstTimeWithTheBestJoined) {
+  Record untimed = Swept(14, "ridge", 0, 0.1, 0);
+  untimed.erase("ttft_ratio");
+  const Record records[] = {Swept(15, "ridge", 0, 0.5, 1),         Swept(18, "ridge", 0, 0.625, 0.5),
+                            Swept(18, "identity", 0, 0.6, 8),      Swept(15, "ridge", 0.05, 0.75, 0.75),
+                            Swept(18, "ridge", 0.05, 0.875, 0.25), untimed};
+  const auto charts = ChartsOf(records);
+  ASSERT_THAT(charts, SizeIs(2));
+  EXPECT_EQ(charts[0].first, "pareto-continuation-n4096");
+  EXPECT_EQ(charts[1].first, "pareto-continuation-n4096-identity");
+  const Chart& chart = charts[0].second;
+  EXPECT_TRUE(chart.numeric);
+  EXPECT_EQ(Find(chart, "identity"), nullptr) << "its loss dwarfs the rest";
+  const Series* const best = Find(chart, "best");
+  ASSERT_NE(best, nullptr);
+  ASSERT_THAT(best->points, SizeIs(3)) << "split 15 with a share is beaten by split 18 without";
+  EXPECT_EQ(best->points[0].x, "15/512");
+  EXPECT_EQ(best->points[1].x, "18/512");
+  EXPECT_EQ(best->points[2].x, "18/512 +0.05");
+  EXPECT_EQ(best->points[2].at, 0.875);
+  ASSERT_NE(Find(chart, "ridge, attention 0.05"), nullptr);
+  EXPECT_THAT(Find(chart, "ridge, attention 0.05")->points, SizeIs(2));
+  EXPECT_FALSE(Find(chart, "ridge")->line);
+  EXPECT_EQ(Find(chart, "exact")->points[0].at, 1);
+  ASSERT_NE(Find(charts[1].second, "identity"), nullptr);
+  EXPECT_THAT(Find(charts[1].second, "best")->points, SizeIs(3));
+}
+
+// From 0.5 to 1 on the x axis: 80 to 550 on paper.
+TEST(Plot, NumbersStandWhereTheyBelong) {
+  const Record records[] = {Swept(15, "ridge", 0, 0.5, 1), Swept(18, "ridge", 0, 0.75, 0.5)};
+  const std::string svg = ToSvg(ChartsOf(records)[0].second);
+  EXPECT_EQ(Count(svg, "<circle cx=\"80.0\""), 2) << "once by itself, once among the best";
+  EXPECT_EQ(Count(svg, "<circle cx=\"315.0\""), 2);
+  EXPECT_EQ(Count(svg, "<circle cx=\"550.0\""), 1) << "exact";
+  EXPECT_EQ(Count(svg, ">15/512<"), 1) << "named where it is joined alone";
+  EXPECT_EQ(Count(svg, "stroke-width=\"2\""), 1) << "one line";
+  EXPECT_EQ(Count(svg, ">0.7<"), 1) << "a mark of the axis";
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+}
+
 TEST(Plot, DistanceAndSpliceAreDrawnFromTheirOwnFigures) {
   const Record figures = {{"mean", 0.5}, {"low", 0.4}, {"high", 0.6}};
   Record bucket = figures, next = figures;

@@ -77,17 +77,19 @@ class TinyFixture : public testing::Test {
     return ridge::DeviceMaps::Load(*ridge::MapSet::Load(folder).value(), *backend_).value();
   }
 
-  std::unique_ptr<ridge::DeviceMaps> RandomMaps(const MapKind& kind = {}) const {
-    return ridge::DeviceMaps::Load(*RandomSet(kind), *backend_).value();
+  std::unique_ptr<ridge::DeviceMaps> RandomMaps(const MapKind& kind = {}, int split = kSplit) const {
+    return ridge::DeviceMaps::Load(*RandomSet(kind, split), *backend_).value();
   }
-  std::unique_ptr<ridge::MapSet> RandomSet(const MapKind& kind) const {
+  std::unique_ptr<ridge::MapSet> RandomSet(const MapKind& kind, int split = kSplit) const {
     ridge::MapSetManifest m = Manifest(true);
+    m.split = split;
     m.mixture = kind.mixture;
     m.previous_row = kind.previous_row;
+    m.normalised = kind.mixture > 1;
     const int64_t outputs = int64_t{2} * m.mixture * m.kv_width, inputs = ridge::MapInputs(m);
     base::Rng rng(3);
     std::vector<ridge::LayerMap> maps;
-    for (int layer = kSplit + 1; layer < m.layers; ++layer) {
+    for (int layer = split + 1; layer < m.layers; ++layer) {
       ridge::LayerMap map;
       map.layer = layer;
       for (int64_t i = 0; i < outputs * inputs; ++i) {
@@ -103,7 +105,8 @@ class TinyFixture : public testing::Test {
       }
       gate.bias.resize(m.mixture);
     }
-    const std::string folder = absl::StrCat(folder_, "/random.", m.mixture, ".", m.previous_row ? 1 : 0);
+    const std::string folder =
+        absl::StrCat(folder_, "/random.", split, ".", m.mixture, ".", m.previous_row ? 1 : 0);
     EXPECT_TRUE(ridge::SaveMapSet(folder, m, maps, gate).ok());
     return ridge::MapSet::Load(folder).value();
   }

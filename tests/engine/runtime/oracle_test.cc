@@ -137,7 +137,7 @@ TEST_P(OracleTest, EveryKindOfMapsFillsAsTheMethodOnWholeTensors) {
     Trio trio(options);
     for (const ridge::FillDecision& decision :
          {Speed(split, 32), Quality(split, 32, 0.3f, ridge::Selector::kRandom)}) {
-      const PlainFill fill{maps.get(), PlanFor(tiny(), tokens, decision, threshold)};
+      const PlainFill fill{maps.get(), PlanFor(tiny(), tokens, decision, *maps)};
       ExpectSame(trio.Run(GreedyCall(tokens, decision, kAnswer)),
                  PlainAnswer(tiny(), tokens, kAnswer, &fill));
     }

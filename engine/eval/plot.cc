@@ -375,7 +375,7 @@ void AddSweeps(absl::Span<const Record> records, Charts& charts) {
     SweepPoint point;
     point.identity = Text(r, "fill") == "identity";
     const std::string share = r["share"] == 0 ? "" : absl::StrCat(" ", Text(r, "share"));
-    point.series = RunName(r) + share;
+    point.series = RunName(r);
     point.point = PointOf(absl::StrCat(Text(r, "split"), "/", Text(r, "tail")), r);
     if (!share.empty()) absl::StrAppend(&point.point.x, " +", Text(r, "share"));
     point.point.at = r["ttft_ratio"].get<double>();

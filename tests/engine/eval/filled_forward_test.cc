@@ -85,10 +85,21 @@ TEST_F(FilledForwardTest, FillsChangeTheAnswerAndTheirOrderDoesNot) {
   }
 }
 
+// A row of h_S as the maps take it.
+std::vector<double> InputByHand(const ridge::MapSetManifest& m, const float* hidden) {
+  std::vector<double> x(hidden, hidden + m.hidden);
+  if (!m.normalised) return x;
+  double sum = 0;
+  for (const double value : x) sum += value * value;
+  for (double& value : x) value /= std::sqrt(sum / m.hidden + 1e-6);
+  return x;
+}
+
 // Of row `row`: the best map of its h_S, on h_S and the previous row's.
 std::vector<double> PredictByHand(const ridge::MapSetManifest& m, const ridge::LayerMap& map,
-                                  const ridge::Gate& gate, const float* hidden, const float* previous,
+                                  const ridge::Gate& gate, const float* hidden_row, const float* previous_row,
                                   int* best) {
+  const std::vector<double> hidden = InputByHand(m, hidden_row), previous = InputByHand(m, previous_row);
   const int64_t d = m.hidden, inputs = ridge::MapInputs(m), columns = 2 * m.kv_width;
   *best = 0;
   double best_score = -INFINITY;

@@ -132,7 +132,7 @@ absl::Status AddNeedles(const tokenizer::Tokenizer& tokenizer, const EvalFlags& 
   return absl::OkStatus();
 }
 
-// Everything: sizes that two cores manage in less than half an hour for a small model, or those of a report.
+// Everything: sized for half an hour of two cores and a small model (not timed to its end yet), or a report.
 absl::Status AddAll(const tokenizer::Tokenizer& tokenizer, const EvalFlags& flags, Measures& out) {
   EvalFlags part = flags;
   part.documents = flags.report ? 60 : 20;
@@ -366,7 +366,7 @@ void AddEval(CLI::App& app, Run& run) {
          run);
   AddEvalSweep(*eval, run);
   AddOne(*eval,
-         {"all", "All of these but the sweep: under half an hour for a small model on two cores", &AddAll,
+         {"all", "All of these but the sweep, sized for half an hour on two cores and a small model", &AddAll,
           &AddAllFlags},
          run);
   AddPlot(*eval, run);

@@ -244,6 +244,7 @@ std::vector<std::vector<int>> MixtureGroups(const ridge::Gate& gate, uint64_t se
     }
     const std::vector<int>& finer = mixtures.empty() ? all : mixtures.front();
     std::vector<int> by_map;
+    by_map.reserve(finer.size());
     for (int finer_group : finer) by_map.push_back(group[finer_group]);
     RowMatrix next(used, d);
     for (int64_t c = 0; c < count; ++c) {

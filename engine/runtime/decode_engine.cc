@@ -344,7 +344,7 @@ absl::Status DecodeEngineImpl::FillPiece(DecodeRequest& request, int64_t rows) {
   RF_CHECK(pool_.Owns(request.blocks));
   BulkFill& fill = *request.fill;
   const int64_t filled = fill.filled_rows(), probed = fill.probed_rows();
-  const absl::Status status = fill.Step(*pass_, rows);
+  absl::Status status = fill.Step(*pass_, rows);
   totals_.fill_rows += fill.filled_rows() - filled;
   totals_.probe_rows += fill.probed_rows() - probed;
   if (status.ok() && fill.left() == 0) request.BeginLatePass(fill.plan(), model_.config().layers);

@@ -64,6 +64,7 @@ std::vector<SweptSplit> SweptSplits(absl::Span<const Record> records) {
     }
   }
   std::vector<SweptSplit> out;
+  out.reserve(by_split.size());
   for (auto& [split, swept] : by_split) out.push_back(std::move(swept));
   return out;
 }

@@ -53,8 +53,7 @@ std::string Details(const Record& r) {
   }
   if (measure == "splice") return absl::StrCat("KL ", Interval(r["kl"], false));
   if (measure == "nll" || measure == "sweep") {
-    const std::string out =
-        absl::StrCat("KL ", Interval(r["kl"], false), ", top-1 ", Interval(r["top1"], false));
+    std::string out = absl::StrCat("KL ", Interval(r["kl"], false), ", top-1 ", Interval(r["top1"], false));
     if (!r.contains("ttft_ratio")) return out;
     return absl::StrCat(out, absl::StrFormat(", TTFT %.3f of exact's %.0f ms", r["ttft_ratio"].get<double>(),
                                              r["ttft"]["exact_ms"].get<double>()));

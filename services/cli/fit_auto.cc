@@ -152,6 +152,7 @@ absl::StatusOr<std::vector<ridge::SweptSplit>> SplitSearch::Run(const std::vecto
                                                                 const std::string& out,
                                                                 const std::string& home) const {
   std::vector<std::string> folders;
+  folders.reserve(sets.size());
   for (const fit::FittedSet& set : sets) folders.push_back(set.folder);
   const std::string file = out + "/sweep.jsonl";
   RF_ASSIGN_OR_RETURN(const std::vector<eval::Record> records, Measure(folders, file, home));

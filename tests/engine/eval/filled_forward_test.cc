@@ -246,7 +246,7 @@ TEST_F(FilledForwardTest, AProbeSeesTheMostThatItsRowsAttendTo) {
       mass_args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
       mass_args.reduction = kernels::MassReduction::kMax;
       mass_args.mass = mass.view();
-      const absl::Status status = backend_->AttentionMass(pass->stream(), mass_args);
+      absl::Status status = backend_->AttentionMass(pass->stream(), mass_args);
       const std::vector<float> by_head = pass->Floats(mass.view()).value();
       for (size_t i = 0; i < by_head.size(); ++i) {
         want[i % kPrompt] = std::max(want[i % kPrompt], by_head[i]);

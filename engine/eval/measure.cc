@@ -24,6 +24,8 @@ Record WithHeader(const Header& header, const Record& record) {
   out["measure"] = record["measure"];
   out.update(ToRecord(header));
   out.update(record);
+  const auto set = header.sets.find(out["split"].get<int>());
+  if (set != header.sets.end()) out["maps"] = ShortDigest(set->second);
   return out;
 }
 

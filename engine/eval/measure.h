@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ namespace ridgefill::eval {
 struct Header {
   std::string model, weights, maps, backend, isa, commit;
   int split = 0;
+  // Of several map sets the digests by split, for records that name their split; `maps` is then of them all.
+  std::map<int, std::string> sets = {};
 };
 Record ToRecord(const Header& header);
 

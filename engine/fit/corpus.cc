@@ -38,11 +38,12 @@ absl::Status AddFile(const tokenizer::Tokenizer& tokenizer, const std::string& p
 absl::StatusOr<std::vector<std::string>> TextFiles(const std::string& folder) {
   std::error_code error;
   std::vector<std::string> files;
-  std::filesystem::directory_iterator it(folder, error);
-  if (error) return Empty(absl::StrCat("cannot read the corpus folder ", folder, ": ", error.message()));
-  for (const auto& entry : it) {
-    if (entry.path().extension() == ".txt") files.push_back(entry.path().string());
+  std::filesystem::recursive_directory_iterator it(folder, error);
+  while (!error && it != std::filesystem::recursive_directory_iterator()) {
+    if (it->path().extension() == ".txt") files.push_back(it->path().string());
+    it.increment(error);
   }
+  if (error) return Empty(absl::StrCat("cannot read the corpus folder ", folder, ": ", error.message()));
   if (files.empty()) return Empty(absl::StrCat("no .txt file in the corpus folder ", folder));
   std::sort(files.begin(), files.end());
   return files;

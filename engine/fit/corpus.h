@@ -1,4 +1,4 @@
-// Text for fitting and measuring: a folder of .txt files as documents of equal length.
+// Text for fitting and measuring: the .txt files of a folder and those below it as documents of equal length.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct CorpusOptions {
   uint64_t seed = 7;
 };
 
-// Paths of every *.txt of the folder, by name. NOT_FOUND (CORPUS_EMPTY).
+// Paths of every *.txt of the folder and those below it, in order. NOT_FOUND (CORPUS_EMPTY).
 absl::StatusOr<std::vector<std::string>> TextFiles(const std::string& folder);
 
 // Each of them tokenised whole without special tokens, cut into documents; the rest of

@@ -182,7 +182,7 @@ class Fitter {
     auto opened = RowFile::Open(path);
     if (!opened.ok()) return base::WithContext(opened.status(), hint);
     const RowFile& file = **opened;
-    if (absl::Status status = CheckSameKey(key_, file.key()); !status.ok()) {
+    if (absl::Status status = CheckServes(key_, file.key()); !status.ok()) {
       return base::WithContext(status, hint);
     }
     if (file.digest() != TokensDigest(documents_[i].ids) ||
@@ -244,7 +244,7 @@ class Fitter {
       std::sort(paths.begin(), paths.end());
       for (const std::string& path : paths) {
         auto file = RowFile::Open(path);
-        absl::Status status = file.ok() ? CheckSameKey(key_, (*file)->key()) : file.status();
+        absl::Status status = file.ok() ? CheckServes(key_, (*file)->key()) : file.status();
         if (status.ok()) {
           const RowsSource source = (*file)->source();
           status = Add(*std::move(file), source);

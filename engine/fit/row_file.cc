@@ -1,5 +1,6 @@
 #include "engine/fit/row_file.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -212,7 +213,7 @@ absl::Status RowFile::Find(const std::string& name, Encoding encoding, const std
   return absl::OkStatus();
 }
 
-absl::Status CheckSameKey(const RowsKey& mine, const RowsKey& other) {
+absl::Status CheckServes(const RowsKey& mine, const RowsKey& other) {
   const auto describe = [](const RowsKey& key) {
     return absl::StrCat(key.model.name, " (", key.model.arch, ", ", key.model.dimensions, ", tokenizer ",
                         key.model.tokenizer_digest.substr(0, 12), ", weights ",
@@ -224,7 +225,7 @@ absl::Status CheckSameKey(const RowsKey& mine, const RowsKey& other) {
       mine.model.weights_digest == other.model.weights_digest && mine.layers == other.layers &&
       mine.hidden == other.hidden && mine.kv_width == other.kv_width && mine.heads_kv == other.heads_kv;
   if (!same_model) return Differ("ROWS_OTHER_MODEL", "model", describe(mine), describe(other));
-  if (mine.splits != other.splits) {
+  if (!std::includes(other.splits.begin(), other.splits.end(), mine.splits.begin(), mine.splits.end())) {
     return Differ("ROWS_OTHER_SPLITS", "split", absl::StrJoin(mine.splits, ","),
                   absl::StrJoin(other.splits, ","));
   }

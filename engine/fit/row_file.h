@@ -22,7 +22,7 @@
 
 namespace ridgefill::fit {
 
-// What rows were taken of. Only rows of the same model and splits go together.
+// What rows were taken of. Only rows of the same model go together, and serve the splits that they are of.
 struct RowsKey {
   base::ModelIdentity model;
   int layers = 0, hidden = 0, kv_width = 0, heads_kv = 0;
@@ -93,7 +93,8 @@ class RowFile {
   std::map<int, absl::Span<const uint16_t>> kv_;
 };
 
-// ROWS_OTHER_MODEL, ROWS_OTHER_SPLITS or ROWS_OTHER_DISTANCE: FAILED_PRECONDITION naming both values.
-absl::Status CheckSameKey(const RowsKey& mine, const RowsKey& other);
+// Whether `rows` serve what `wanted` asks for: all of its splits are among theirs. ROWS_OTHER_MODEL,
+// ROWS_OTHER_SPLITS or ROWS_OTHER_DISTANCE: FAILED_PRECONDITION naming both values.
+absl::Status CheckServes(const RowsKey& wanted, const RowsKey& rows);
 
 }  // namespace ridgefill::fit

@@ -29,24 +29,40 @@ struct EvalFlags {
   ModelFlags model;
   std::string out, corpus = "tests/data/corpus/heldout";
   std::vector<std::string> modes = {"SPEED"}, fills = {"ridge", "identity"}, selectors = {"attention"};
-  float share = ridge::SelectionOptions().share;
+  std::vector<float> shares = {ridge::SelectionOptions().share};
+  std::vector<std::string> splits;  // map sets; none: the model's one
   std::vector<int64_t> lengths = {4096}, tails = {512};
   int64_t documents = 60, continuation = 256;
   std::vector<std::string> tasks, evidence = {"bulk"};
   int64_t items = 20;
-  bool report = false;  // `all` alone
-  int64_t context = 0;  // the model's, in tokens
+  bool report = false;              // `all` alone
+  int64_t context = 0;              // the model's, in tokens
+  std::vector<int> subject_splits;  // of `splits`, ascending
   uint64_t seed = 7;
 };
 
-// The fills in SPEED, and the ridge fill with each selector in QUALITY.
+std::vector<eval::Variant> OfEachSplit(const std::vector<eval::Variant>& variants,
+                                       const std::vector<int>& splits) {
+  if (splits.empty()) return variants;
+  std::vector<eval::Variant> out;
+  for (auto split = splits.rbegin(); split != splits.rend(); ++split) {
+    for (eval::Variant variant : variants) {
+      variant.split = *split;
+      out.push_back(variant);
+    }
+  }
+  return out;
+}
+
+// The fills in SPEED, and the ridge fill with each selector and share in QUALITY: of each split, higher ones
+// first, as a subject runs them.
 absl::StatusOr<std::vector<eval::Variant>> Variants(const EvalFlags& flags) {
   constexpr eval::Fill kFills[] = {eval::Fill::kRidge, eval::Fill::kIdentity};
   constexpr ridge::Mode kModes[] = {ridge::Mode::kSpeed, ridge::Mode::kQuality};
   constexpr ridge::Selector kSelectors[] = {ridge::Selector::kAttention, ridge::Selector::kProbe,
                                             ridge::Selector::kRandom, ridge::Selector::kRarity};
-  if (!(flags.share >= 0 && flags.share <= 1)) {
-    return BadFlag(absl::StrCat("--share must be in [0, 1], got ", flags.share));
+  for (const float share : flags.shares) {
+    if (!(share >= 0 && share <= 1)) return BadFlag(absl::StrCat("--share must be in [0, 1], got ", share));
   }
   std::vector<eval::Variant> out;
   for (const std::string& mode_name : flags.modes) {
@@ -60,10 +76,10 @@ absl::StatusOr<std::vector<eval::Variant>> Variants(const EvalFlags& flags) {
     }
     for (const std::string& name : flags.selectors) {
       RF_ASSIGN_OR_RETURN(const ridge::Selector selector, Parse("--selectors", name, kSelectors));
-      out.push_back({eval::Fill::kRidge, selector, flags.share});
+      for (const float share : flags.shares) out.push_back({eval::Fill::kRidge, selector, share});
     }
   }
-  return out;
+  return OfEachSplit(out, flags.subject_splits);
 }
 
 struct TextKinds {
@@ -167,8 +183,12 @@ absl::StatusOr<common::LoadedModel> Load(const EvalFlags& flags, const Environme
   load.source = config.router().source();
   load.backend = config.backend();
   load.for_decode = false;
+  if (!flags.splits.empty()) {
+    if (!flags.model.maps.empty()) return BadFlag("--maps and --splits both name map sets: one of them");
+    load.source.set_maps("none");
+  }
   RF_ASSIGN_OR_RETURN(common::LoadedModel model, common::LoadModel(load));
-  if (model.maps == nullptr) {
+  if (model.maps == nullptr && flags.splits.empty()) {
     return base::Error(
         absl::StatusCode::kFailedPrecondition, "NO_MAPS",
         "there is no map set to measure; fit one with `ridgefill fit`, or name it with --maps");
@@ -183,8 +203,15 @@ absl::Status Evaluate(const EvalFlags& flags, const AddMeasures& add, const Envi
   Measures measures;
   EvalFlags of_model = flags;
   of_model.context = model.context_tokens;
+  RF_ASSIGN_OR_RETURN(const auto sets, LoadMapSets(model, environment.home, flags.splits));
+  MeasureRun run = {model, {}, flags.out, {}};
+  if (sets.empty()) run.maps = {model.maps.get()};
+  for (const auto& maps : sets) {
+    run.maps.push_back(maps.get());
+    of_model.subject_splits.push_back(maps->manifest().split);
+  }
   RF_RETURN_IF_ERROR(add(*model.tokenizer, of_model, measures));
-  return RunMeasures({model, {model.maps.get()}, flags.out, {}}, measures);
+  return RunMeasures(run, measures);
 }
 
 void AddCommonFlags(CLI::App& command, EvalFlags& flags) {
@@ -207,9 +234,10 @@ void AddCommonFlags(CLI::App& command, EvalFlags& flags) {
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("SELECTOR,...");
-  command.add_option("--share", flags.share, "Most of the bulk that QUALITY selects")
+  command.add_option("--share", flags.shares, "Most of the bulk that QUALITY selects")
       ->capture_default_str()
-      ->type_name("X");
+      ->delimiter(',')
+      ->type_name("X,...");
   command.add_option("--fills", flags.fills, "Fills of SPEED: ridge, identity")
       ->capture_default_str()
       ->delimiter(',')
@@ -218,6 +246,15 @@ void AddCommonFlags(CLI::App& command, EvalFlags& flags) {
       ->capture_default_str()
       ->type_name("N");
   flags.model.AddSourceTo(command);
+}
+
+void AddSplitsFlag(CLI::App& command, EvalFlags& flags) {
+  command
+      .add_option("--splits", flags.splits,
+                  "Instead of --maps, map sets of different splits, all over one exact run of each item: "
+                  "folders, or names under $RIDGEFILL_HOME/maps")
+      ->delimiter(',')
+      ->type_name("MAPS,...");
 }
 
 void AddTextFlags(CLI::App& command, EvalFlags& flags) {
@@ -238,6 +275,11 @@ void AddTextFlags(CLI::App& command, EvalFlags& flags) {
       ->type_name("N");
 }
 
+void AddWindowFlags(CLI::App& command, EvalFlags& flags) {
+  AddSplitsFlag(command, flags);
+  AddTextFlags(command, flags);
+}
+
 void AddSpliceFlags(CLI::App& command, EvalFlags& flags) {
   flags.documents = 8;
   flags.fills = {"ridge"};
@@ -247,6 +289,7 @@ void AddSpliceFlags(CLI::App& command, EvalFlags& flags) {
 void AddNeedleFlags(CLI::App& command, EvalFlags& flags) {
   flags.lengths = {1024, 2048, 4096, 8192};
   for (const eval::Task task : eval::kAllTasks) flags.tasks.push_back(std::string(eval::Name(task)));
+  AddSplitsFlag(command, flags);
   command.add_option("--tasks", flags.tasks, "What is hidden")
       ->capture_default_str()
       ->delimiter(',')
@@ -352,15 +395,15 @@ void AddEval(CLI::App& app, Run& run) {
       "  ridgefill eval nll --model smollm2-135m-instruct --documents 60 --length 4096 --out quality.jsonl");
   AddOne(*eval,
          {"nll", "Paired loss on text, by window and distance from the bulk", Text({.nll = true}),
-          &AddTextFlags},
+          &AddWindowFlags},
          run);
   AddOne(*eval,
-         {"distant", "Loss on tokens that need distant context", Text({.distant = true}), &AddTextFlags},
+         {"distant", "Loss on tokens that need distant context", Text({.distant = true}), &AddWindowFlags},
          run);
   AddOne(*eval, {"needle", "Retrieval of facts hidden in the bulk", &AddNeedles, &AddNeedleFlags}, run);
   AddOne(*eval,
          {"novel", "Perplexity ratio on tokens that are new in their document", Text({.novel = true}),
-          &AddTextFlags},
+          &AddWindowFlags},
          run);
   AddOne(*eval, {"splice", "Which late layers, and K or V, carry the loss", &AddSplice, &AddSpliceFlags},
          run);

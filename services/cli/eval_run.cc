@@ -20,7 +20,6 @@
 namespace ridgefill::cli {
 namespace {
 
-// Of several map sets a digest of them all; each record then names its own.
 eval::Header MakeHeader(const MeasureRun& run) {
   eval::Header header;
   header.model = run.model.name;
@@ -29,7 +28,10 @@ eval::Header MakeHeader(const MeasureRun& run) {
   header.isa = run.model.backend->capabilities().isa;
   header.commit = Commit();
   std::string digests;
-  for (const ridge::DeviceMaps* maps : run.maps) absl::StrAppend(&digests, maps->manifest().digest);
+  for (const ridge::DeviceMaps* maps : run.maps) {
+    absl::StrAppend(&digests, maps->manifest().digest);
+    header.sets[maps->manifest().split] = maps->manifest().digest;
+  }
   const bool one = run.maps.size() == 1;
   header.maps = one ? digests : base::Sha256Hex(digests);
   header.split = one ? run.maps.front()->manifest().split : 0;

@@ -109,7 +109,7 @@ def tiny_tokenizer(arch):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = PRE_TOKENIZER[arch][1]()
     tokenizer.decoder = decoders.ByteLevel()
-    text = (CORPUS / "calibration" / "news-from-nowhere.txt").read_text()[:50000]
+    text = (CORPUS / "calibration" / "prose" / "news-from-nowhere.txt").read_text()[:50000]
     trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=SPECIAL, show_progress=False,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator([text], trainer)

@@ -66,6 +66,19 @@ TEST_F(CorpusTest, CutsFilesIntoEqualDocumentsAndMixesThem) {
   EXPECT_TRUE(mixed);
 }
 
+TEST_F(CorpusTest, TakesFoldersOfDomains) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "line " + std::to_string(i) + "\n";
+  std::filesystem::create_directories(folder_ + "/code");
+  Write("a.txt", text);
+  Write("code/b.txt", "other " + text);
+  const auto documents = Load(50);
+  ASSERT_TRUE(documents.ok()) << documents.status();
+  std::set<std::string> files;
+  for (const Document& document : *documents) files.insert(document.file);
+  EXPECT_EQ(files, (std::set<std::string>{"a.txt", "b.txt"}));
+}
+
 TEST_F(CorpusTest, SaysWhatWasLookedFor) {
   const auto message = [&](int64_t tokens) {
     const absl::Status status = Load(tokens).status();

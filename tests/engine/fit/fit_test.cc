@@ -514,6 +514,15 @@ TEST_F(FitTest, SeveralSplitsFromOnePassEqualEachAlone) {
   std::string warning;
   const auto second = ridge::MapSet::Load(result->sets[1].folder).value();
   EXPECT_TRUE(ridge::CheckCompatible(second->manifest(), identity_, 2, &warning).ok());
+  // Rows of both serve a run of one of them.
+  FitOptions later = Options("later");
+  later.splits = {2};
+  later.rows_folder = both.rows_folder;
+  const auto of_kept = Run(later);
+  ASSERT_TRUE(of_kept.ok()) << of_kept.status();
+  EXPECT_EQ(of_kept->resumed_documents, static_cast<int64_t>(documents_.size()));
+  EXPECT_EQ(base::ReadFile(later.out + "/ridgefill.json").value(),
+            base::ReadFile(both.out + "/split-2/ridgefill.json").value());
 }
 
 TEST_F(FitTest, DocumentsTooShortToWeighRowsAreRefusedNotFitted) {

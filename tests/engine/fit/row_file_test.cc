@@ -65,7 +65,7 @@ TEST_F(RowFileTest, ComesBackBitForBit) {
   ASSERT_TRUE(SaveRows(path_, Key(), want).ok());
   const auto got = RowFile::Open(path_);
   ASSERT_TRUE(got.ok()) << got.status();
-  EXPECT_TRUE(CheckSameKey(Key(), (*got)->key()).ok());
+  EXPECT_TRUE(CheckServes(Key(), (*got)->key()).ok());
   EXPECT_EQ((*got)->corpus(), "text");
   EXPECT_EQ((*got)->digest(), "abc");
   EXPECT_TRUE((*got)->held_out());
@@ -139,7 +139,7 @@ TEST_F(RowFileTest, AnyDamagedByteIsRefusedOrHarmless) {
     std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes;
     const auto file = RowFile::Open(path_);
     (file.ok() ? opened : refused) += 1;
-    if (!file.ok() || !CheckSameKey(Key(), (*file)->key()).ok()) continue;
+    if (!file.ok() || !CheckServes(Key(), (*file)->key()).ok()) continue;
     const RowFile* const files[] = {file->get()};
     const Samples samples = MakeSamples(files, 1, OutlierThreshold(files, 1, 3), true);
     for (float weight : Weights(samples.rows, 2)) EXPECT_GE(weight, 0);
@@ -153,7 +153,7 @@ TEST_F(RowFileTest, OtherKeysAreNamed) {
   const auto reason = [](auto change) {
     RowsKey other = Key();
     change(other);
-    return ReasonOf(CheckSameKey(Key(), other));
+    return ReasonOf(CheckServes(Key(), other));
   };
   EXPECT_EQ(reason([](RowsKey& k) { k.model.arch = "qwen2"; }), "ROWS_OTHER_MODEL");
   EXPECT_EQ(reason([](RowsKey& k) { k.model.dimensions = "x"; }), "ROWS_OTHER_MODEL");
@@ -162,9 +162,13 @@ TEST_F(RowFileTest, OtherKeysAreNamed) {
   EXPECT_EQ(reason([](RowsKey& k) { k.hidden = 9; }), "ROWS_OTHER_MODEL");
   EXPECT_EQ(reason([](RowsKey& k) { k.splits = {1}; }), "ROWS_OTHER_SPLITS");
   EXPECT_EQ(reason([](RowsKey& k) { k.mass_distance = 6; }), "ROWS_OTHER_DISTANCE");
+  RowsKey more = Key();  // rows of further splits serve
+  more.splits.push_back(more.splits.back() + 1);
+  EXPECT_TRUE(CheckServes(Key(), more).ok());
+  EXPECT_EQ(ReasonOf(CheckServes(more, Key())), "ROWS_OTHER_SPLITS");
   RowsKey renamed = Key();
   renamed.model.name = "other name";
-  EXPECT_TRUE(CheckSameKey(Key(), renamed).ok());
+  EXPECT_TRUE(CheckServes(Key(), renamed).ok());
 }
 
 TEST_F(RowFileTest, RefusesOtherFiles) {

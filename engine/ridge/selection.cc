@@ -12,29 +12,20 @@ namespace {
 
 constexpr uint64_t kRandomSeed = 0x5e1ec7;
 
-struct Window {
-  int64_t begin = 0, end = 0;  // rows
-  int64_t cost = 0;            // of them, not exact yet
-  float score = 0;             // of the best of those; above 0
-};
-
 bool IsIn(absl::Span<const int32_t> rows, int64_t row) {
   return std::binary_search(rows.begin(), rows.end(), row);
 }
 
-std::vector<Window> ScoreWindows(absl::Span<const float> scores, int64_t bulk_end,
-                                 absl::Span<const int32_t> outliers, int size) {
-  std::vector<Window> windows;
-  for (int64_t begin = 0; begin < bulk_end; begin += size) {
-    Window window{begin, std::min(begin + size, bulk_end)};
-    for (int64_t row = window.begin; row < window.end; ++row) {
-      if (IsIn(outliers, row)) continue;
-      ++window.cost;
-      if (scores[row] > window.score) window.score = scores[row];  // a NaN is not
-    }
-    windows.push_back(window);
+// Rows of a bulk that score enough, best first, the lower one of equals.
+std::vector<int32_t> Peaks(absl::Span<const float> scores, int64_t bulk_end,
+                           absl::Span<const int32_t> outliers, float least) {
+  std::vector<int32_t> rows;
+  for (int64_t row = 0; row < bulk_end; ++row) {
+    const bool counts = scores[row] > 0 && scores[row] >= least;  // a NaN does not
+    if (counts && !IsIn(outliers, row)) rows.push_back(static_cast<int32_t>(row));
   }
-  return windows;
+  std::stable_sort(rows.begin(), rows.end(), [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
+  return rows;
 }
 
 // Half a row more, or the rounding of a share like 0.05f would cost a window.
@@ -47,19 +38,25 @@ int64_t RowsOfShare(float share, int64_t bulk_rows) {
 std::vector<int32_t> SelectWindows(absl::Span<const float> scores, int64_t bulk_end,
                                    absl::Span<const int32_t> outliers, const SelectionOptions& options) {
   RF_CHECK(options.window > 0 && static_cast<int64_t>(scores.size()) >= bulk_end);
-  std::vector<Window> windows = ScoreWindows(scores, bulk_end, outliers, options.window);
-  std::stable_sort(windows.begin(), windows.end(),
-                   [](const Window& a, const Window& b) { return a.score > b.score; });
-  int64_t room = RowsOfShare(options.share, bulk_end);
-  std::vector<int32_t> rows;
-  for (const Window& window : windows) {
-    if (!(window.score > 0) || window.score < options.least || window.cost > room) break;
-    room -= window.cost;
-    for (int64_t row = window.begin; row < window.end; ++row) {
-      if (!IsIn(outliers, row)) rows.push_back(static_cast<int32_t>(row));
-    }
+  std::vector<bool> exact(bulk_end, false), selected(bulk_end, false);
+  for (const int32_t row : outliers) {
+    if (row < bulk_end) exact[row] = true;
   }
-  std::sort(rows.begin(), rows.end());
+  int64_t room = RowsOfShare(options.share, bulk_end);
+  for (const int32_t peak : Peaks(scores, bulk_end, outliers, options.least)) {
+    if (exact[peak]) continue;
+    const int64_t begin = std::max<int64_t>(0, peak - options.window / 2);
+    const int64_t end = std::min<int64_t>(bulk_end, begin + options.window);
+    const int64_t cost = std::count(exact.begin() + begin, exact.begin() + end, false);
+    if (cost > room) break;
+    room -= cost;
+    for (int64_t row = begin; row < end; ++row) selected[row] = selected[row] || !exact[row];
+    std::fill(exact.begin() + begin, exact.begin() + end, true);
+  }
+  std::vector<int32_t> rows;
+  for (int64_t row = 0; row < bulk_end; ++row) {
+    if (selected[row]) rows.push_back(static_cast<int32_t>(row));
+  }
   return rows;
 }
 

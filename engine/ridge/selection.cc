@@ -16,6 +16,15 @@ bool IsIn(absl::Span<const int32_t> rows, int64_t row) {
   return std::binary_search(rows.begin(), rows.end(), row);
 }
 
+struct Window {
+  int64_t begin = 0, end = 0;  // rows
+};
+
+Window WindowAround(int64_t row, int64_t rows, const SelectionOptions& options) {
+  const int64_t begin = row - options.before;
+  return {std::max<int64_t>(0, begin), std::min(rows, begin + options.window)};
+}
+
 // Rows of a bulk that score enough, best first, the lower one of equals.
 std::vector<int32_t> Peaks(absl::Span<const float> scores, int64_t bulk_end,
                            absl::Span<const int32_t> outliers, float least) {
@@ -45,8 +54,7 @@ std::vector<int32_t> SelectWindows(absl::Span<const float> scores, int64_t bulk_
   int64_t room = RowsOfShare(options.share, bulk_end);
   for (const int32_t peak : Peaks(scores, bulk_end, outliers, options.least)) {
     if (exact[peak]) continue;
-    const int64_t begin = std::max<int64_t>(0, peak - options.window / 2);
-    const int64_t end = std::min<int64_t>(bulk_end, begin + options.window);
+    const auto [begin, end] = WindowAround(peak, bulk_end, options);
     const int64_t cost = std::count(exact.begin() + begin, exact.begin() + end, false);
     if (cost > room) break;
     room -= cost;
@@ -67,15 +75,16 @@ std::vector<float> RandomScores(int64_t rows, uint64_t seed) {
   return scores;
 }
 
-std::vector<float> RarityScores(absl::Span<const int32_t> tokens, int window) {
+std::vector<float> RarityScores(absl::Span<const int32_t> tokens, const SelectionOptions& options) {
   std::unordered_map<int32_t, int> counts;
   for (const int32_t token : tokens) ++counts[token];
-  std::vector<float> scores(tokens.size());
-  for (size_t begin = 0; begin < tokens.size(); begin += window) {
-    const size_t end = std::min(begin + window, tokens.size());
-    float sum = 0;
-    for (size_t i = begin; i < end; ++i) sum += 1.0f / static_cast<float>(counts[tokens[i]]);
-    std::fill(scores.begin() + static_cast<int64_t>(begin), scores.begin() + static_cast<int64_t>(end), sum);
+  const int64_t rows = static_cast<int64_t>(tokens.size());
+  std::vector<double> below(rows + 1);  // sums of the rows below each
+  for (int64_t row = 0; row < rows; ++row) below[row + 1] = below[row] + 1.0 / counts[tokens[row]];
+  std::vector<float> scores(rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    const Window window = WindowAround(row, rows, options);
+    scores[row] = static_cast<float>(below[window.end] - below[window.begin]);
   }
   return scores;
 }
@@ -96,7 +105,7 @@ std::vector<int32_t> SelectRows(const FillDecision& decision, absl::Span<const i
     case Selector::kRandom:
       return SelectWindows(RandomScores(bulk_end, kRandomSeed), bulk_end, outliers, options);
     case Selector::kRarity:
-      return SelectWindows(RarityScores(tokens, options.window), bulk_end, outliers, options);
+      return SelectWindows(RarityScores(tokens, options), bulk_end, outliers, options);
     case Selector::kNone:
       return {};
   }

@@ -1,8 +1,9 @@
 // Which bulk rows QUALITY runs exactly beside outliers and tail (docs/method.md, "Modes"): a pure function of
 // scores, so that evaluation and engine choose the same rows.
 //
-// Rows are chosen as whole windows of aligned neighbours: a window counts as much as its best row, because
-// what has to be copied exactly stands next to the row that draws attention.
+// Rows are chosen as whole windows around those that draw attention: what has to be copied exactly stands
+// next to the row that draws it, and mostly behind, as a value behind its key. What is half exact and half
+// filled is copied worse than what is filled; the same goes for one of several alike facts.
 #pragma once
 
 #include <cstdint>
@@ -14,36 +15,38 @@
 namespace ridgefill::ridge {
 
 // What the attention selector looks at: the last rows of the prompt in the layers just below the split.
-inline constexpr int kScoringRows = 64;
+inline constexpr int kScoringRows = 32;
 inline constexpr int kScoringLayers = 4;
 // The probe: the last rows of the prompt, those of the tail at most, in all late layers.
 inline constexpr int kProbeRows = 64;
 
-inline constexpr int kSelectionWindow = 32;
-// A window is worth its rows when its best row draws at least this much of a scoring row's attention, on
-// average over rows, heads and layers. SmolLM2 at 1K to 4K tokens: rows that hold what the prompt asks for
-// draw 0.0013 to 0.003, the best windows of plain prose 0.0009 to 0.0025 and all but one to seven less than
-// this.
-inline constexpr float kLeastAttention = 0.001f;
+// Of the row that draws attention: so many before it, itself and the rest behind.
+inline constexpr int kSelectionWindow = 24, kWindowBefore = 7;
+// A window is worth its rows when its row draws at least this much of the scoring rows' attention, on average
+// over those rows and the heads of the layer and group where it draws most. SmolLM2 at S = 18: of four alike
+// facts in 1K tokens, one of them asked for, the least draws 0.0045 to 0.02; of 3.3K rows of plain prose 1 to
+// 6 % are in windows that draw as much.
+inline constexpr float kLeastAttention = 0.004f;
 // The same of a probe, whose scores are maxima: leaves out what no head looks at (docs/method.md, "Modes").
 inline constexpr float kLeastProbe = 0.05f;
 
 struct SelectionOptions {
-  float share = 0.05f;  // at most this share of the bulk's rows
-  int window = kSelectionWindow;
+  float share = 0.25f;  // at most this share of the bulk's rows
+  int window = kSelectionWindow, before = kWindowBefore;
   float least = 0.0f;  // score that a window needs; any above 0 will do
 };
 
-// Rows of the best windows among [0, bulk_end), ascending: as many whole windows as reach the least score and
-// fit the share, best first, the lower one of equals. `scores` [>= bulk_end]; `outliers` ascending: they are
-// exact anyway, so their scores count for nothing and their rows cost nothing.
+// Rows of windows in [0, bulk_end), ascending: around each row that reaches the least score and is in no
+// window yet, as many as fit the share, the highest scores first, the lower one of equals. `scores` [>=
+// bulk_end]; `outliers` ascending: they are exact anyway, so their scores count for nothing and their rows
+// cost nothing.
 std::vector<int32_t> SelectWindows(absl::Span<const float> scores, int64_t bulk_end,
                                    absl::Span<const int32_t> outliers, const SelectionOptions& options);
 
 // Selectors to compare with. A row that is random, the same for every call with one seed; and one that is the
 // higher the fewer of its window's tokens the prompt holds elsewhere.
 std::vector<float> RandomScores(int64_t rows, uint64_t seed);
-std::vector<float> RarityScores(absl::Span<const int32_t> tokens, int window);
+std::vector<float> RarityScores(absl::Span<const int32_t> tokens, const SelectionOptions& options);
 
 // The rows that a decision selects in a prompt; none unless its mode is QUALITY. `attention` [tokens]: what
 // its selector looks at, in the lower layers or in a probe; may be empty for selectors that do not.

@@ -76,11 +76,11 @@ absl::StatusOr<std::vector<float>> SelectionScores::Read(kernels::Stream& stream
   std::vector<float> scores(scope_.tokens);
   for (size_t i = 0; i < mass.size(); ++i) {
     float& score = scores[static_cast<int64_t>(i) % scope_.tokens];
-    score = scope_.sums() ? score + mass[i] : std::max(score, mass[i]);
+    score = std::max(score, mass[i]);
   }
   if (!scope_.sums()) return scores;
   const int64_t queries =
-      (scope_.tokens - scope_.row_begin) * (scope_.layer_end - scope_.layer_begin) * model_.config().heads_q;
+      (scope_.tokens - scope_.row_begin) * model_.config().heads_q / model_.config().heads_kv;
   for (float& score : scores) score /= static_cast<float>(queries);
   return scores;
 }

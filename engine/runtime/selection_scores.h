@@ -1,6 +1,7 @@
 // The scores that QUALITY selects by: the attention that the last rows of a prompt pay to each of its
-// positions. Either in the layers just below the split, as the mean over rows, heads and layers; or in the
-// late layers over the filled cache (a probe), as the maximum.
+// positions. Either in the layers just below the split, as the mean over rows and the heads of a group, of
+// the layer and group where it is highest; or in the late layers over the filled cache (a probe), as the
+// maximum.
 //
 // Gathered chunk by chunk from model::ForwardArgs::on_query; the values do not depend on how the prompt is
 // cut.

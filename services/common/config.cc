@@ -1,5 +1,6 @@
 #include "services/common/config.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -239,8 +240,9 @@ void FillDefaults(RouterConfig& config) {
           &config::v1::PolicyConfig::set_auto_min_tokens, 2048);
   Default(policy, &config::v1::PolicyConfig::has_local_max_tokens,
           &config::v1::PolicyConfig::set_local_max_tokens, 256);
-  Default(policy, &config::v1::PolicyConfig::has_share, &config::v1::PolicyConfig::set_share, 0.05f);
   Default(policy, &config::v1::PolicyConfig::has_max_share, &config::v1::PolicyConfig::set_max_share, 0.25f);
+  Default(policy, &config::v1::PolicyConfig::has_share, &config::v1::PolicyConfig::set_share,
+          std::min(0.25f, policy.max_share()));
   if (policy.wire_form().empty()) policy.set_wire_form("kv");
   Default(config, &RouterConfig::has_max_in_flight, &RouterConfig::set_max_in_flight, 256);
   Default(config, &RouterConfig::has_max_queued, &RouterConfig::set_max_queued, 256);

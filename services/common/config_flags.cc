@@ -149,7 +149,8 @@ void ConfigFlags<Config>::AddOwn() {
     Add<bool>("--forbid_filled", "BOOL", "AUTO runs EXACT; SPEED and QUALITY are refused",
               [](Config& c, const bool& v) { Router(c).mutable_policy()->set_forbid_filled(v); });
     Add<float>("--share", "X",
-               "Share of a prompt's rows before its tail that QUALITY may select (default 0.05)",
+               "Share of a prompt's rows before its tail that QUALITY may select (default 0.25, or max_share "
+               "where that is less)",
                [](Config& c, const float& v) { Router(c).mutable_policy()->set_share(v); });
     Add<float>("--max_share", "X", "The most that a request may ask for (default 0.25)",
                [](Config& c, const float& v) { Router(c).mutable_policy()->set_max_share(v); });

@@ -15,7 +15,7 @@ struct PolicyOptions {
   int64_t local_max_tokens = 256;  // uncached tokens up to which decode prefills by itself
   bool forbid_filled = false;
   int tail = 0;             // 0: the map set's
-  float share = 0.05f;      // of the rows before the tail that QUALITY selects at most ...
+  float share = 0.25f;      // of the rows before the tail that QUALITY selects at most ...
   float max_share = 0.25f;  // ... and that a request may ask for
   ridge::WireForm wire_form = ridge::WireForm::kKv;  // of filled prompts; a probe always takes `hidden`
 };

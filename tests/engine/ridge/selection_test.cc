@@ -28,58 +28,71 @@ std::vector<float> Flat(int64_t bulk, const std::vector<std::pair<int, float>>& 
   return scores;
 }
 
-TEST(SelectWindows, TakesTheWholeWindowOfTheBestRow) {
-  const auto scores = Flat(640, {{100, 5.0f}});
-  EXPECT_THAT(SelectWindows(scores, 640, {}, {.share = 0.05f}), ElementsAreArray(Rows(96, 128)));
+// The window around a row that draws attention.
+std::vector<int32_t> Around(int32_t row) {
+  return Rows(row - kWindowBefore, row - kWindowBefore + kSelectionWindow);
+}
+
+TEST(SelectWindows, TakesTheWholeWindowAroundTheBestRow) {
+  const auto scores = Flat(480, {{100, 5.0f}});
+  EXPECT_THAT(SelectWindows(scores, 480, {}, {.share = 0.05f}), ElementsAreArray(Rows(93, 117)));
 }
 
 TEST(SelectWindows, TheShareCountsRows) {
-  const auto scores = Flat(640, {{100, 5.0f}, {300, 4.0f}, {639, 3.0f}});
-  EXPECT_THAT(SelectWindows(scores, 640, {}, {.share = 0.049f}), IsEmpty());  // 31 rows
-  EXPECT_THAT(SelectWindows(scores, 640, {}, {.share = 0.05f}), SizeIs(32));
-  EXPECT_THAT(SelectWindows(scores, 640, {}, {.share = 0.1f}), SizeIs(64));
-  EXPECT_THAT(SelectWindows(scores, 640, {}, {.share = 1.0f}), SizeIs(640));
-  EXPECT_THAT(SelectWindows(scores, 640, {}, {.share = 0.0f}), IsEmpty());
+  const auto scores = Flat(480, {{100, 5.0f}, {300, 4.0f}, {440, 3.0f}});
+  EXPECT_THAT(SelectWindows(scores, 480, {}, {.share = 0.0479f}), IsEmpty());  // 23 rows
+  EXPECT_THAT(SelectWindows(scores, 480, {}, {.share = 0.05f}), SizeIs(24));
+  EXPECT_THAT(SelectWindows(scores, 480, {}, {.share = 0.1f}), SizeIs(48));
+  EXPECT_THAT(SelectWindows(scores, 480, {}, {.share = 1.0f}), SizeIs(480));
+  EXPECT_THAT(SelectWindows(scores, 480, {}, {.share = 0.0f}), IsEmpty());
 }
 
-TEST(SelectWindows, EqualWindowsGoToTheLowerOne) {
-  const auto scores = Flat(320, {{70, 5.0f}, {200, 5.0f}});
-  EXPECT_THAT(SelectWindows(scores, 320, {}, {.share = 0.1f}), ElementsAreArray(Rows(64, 96)));
-  EXPECT_THAT(SelectWindows(Flat(320, {}), 320, {}, {.share = 0.1f}), ElementsAreArray(Rows(0, 32)));
+TEST(SelectWindows, EqualRowsGoToTheLowerOne) {
+  const auto scores = Flat(240, {{70, 5.0f}, {200, 5.0f}});
+  EXPECT_THAT(SelectWindows(scores, 240, {}, {.share = 0.1f}), ElementsAreArray(Around(70)));
+  EXPECT_THAT(SelectWindows(Flat(240, {}), 240, {}, {.share = 0.1f}), ElementsAreArray(Rows(0, 17)))
+      << "row 0's window, cut at the prompt's first row; that of row 17 no longer fits";
+}
+
+TEST(SelectWindows, NeighboursShareTheirRows) {
+  const auto scores = Flat(240, {{100, 5.0f}, {105, 4.0f}, {117, 3.0f}});
+  // 105 is in the first one's window; that of 117 begins inside it and costs the 17 rows behind.
+  EXPECT_THAT(SelectWindows(scores, 240, {}, {.share = 41.0f / 240}), ElementsAreArray(Rows(93, 134)));
+  EXPECT_THAT(SelectWindows(scores, 240, {}, {.share = 40.0f / 240}), ElementsAreArray(Around(100)));
 }
 
 TEST(SelectWindows, TheBulkMayEndInsideAWindow) {
   const auto scores = Flat(400, {{330, 5.0f}, {350, 9.0f}});  // rows from 340 on are tail
-  EXPECT_THAT(SelectWindows(scores, 340, {}, {.share = 0.06f}), ElementsAreArray(Rows(320, 340)));
+  EXPECT_THAT(SelectWindows(scores, 340, {}, {.share = 0.06f}), ElementsAreArray(Rows(323, 340)));
 }
 
 TEST(SelectWindows, OutliersNeitherWinNorCost) {
-  const auto scores = Flat(320, {{0, 100.0f}, {40, 100.0f}, {200, 2.0f}});
+  const auto scores = Flat(240, {{0, 100.0f}, {40, 100.0f}, {200, 2.0f}});
   const std::vector<int32_t> outliers = {0, 40, 41};
-  EXPECT_THAT(SelectWindows(scores, 320, outliers, {.share = 0.1f}), ElementsAreArray(Rows(192, 224)));
-  // A window of 32 with two outliers costs 30 rows, and they are not selected again.
-  const auto second = Flat(320, {{50, 3.0f}});
-  const auto rows = SelectWindows(second, 320, outliers, {.share = 30.0f / 320});
-  EXPECT_THAT(rows, SizeIs(30));
+  EXPECT_THAT(SelectWindows(scores, 240, outliers, {.share = 0.1f}), ElementsAreArray(Around(200)));
+  // A window of 24 with two outliers costs 22 rows, and they are not selected again.
+  const auto second = Flat(240, {{45, 3.0f}});
+  const auto rows = SelectWindows(second, 240, outliers, {.share = 22.0f / 240});
+  EXPECT_THAT(rows, SizeIs(22));
   for (int32_t outlier : outliers) EXPECT_THAT(rows, testing::Not(testing::Contains(outlier)));
 }
 
-TEST(SelectWindows, WindowsBelowTheLeastScoreStayFilled) {
-  const auto scores = Flat(3200, {{100, 5.0f}, {2000, 3.0f}, {2500, 2.9f}});
+TEST(SelectWindows, RowsBelowTheLeastScoreStayFilled) {
+  const auto scores = Flat(2400, {{100, 5.0f}, {2000, 3.0f}, {2200, 2.9f}});
   SelectionOptions options{.share = 0.5f, .least = 3.0f};
-  EXPECT_THAT(SelectWindows(scores, 3200, {}, options), SizeIs(64));
+  EXPECT_THAT(SelectWindows(scores, 2400, {}, options), SizeIs(48));
   options.least = 6.0f;
-  EXPECT_THAT(SelectWindows(scores, 3200, {}, options), IsEmpty());
+  EXPECT_THAT(SelectWindows(scores, 2400, {}, options), IsEmpty());
   options.share = 0.01f;  // the cap holds, however many reach it
   options.least = 2.0f;
-  EXPECT_THAT(SelectWindows(scores, 3200, {}, options), ElementsAreArray(Rows(96, 128)));
+  EXPECT_THAT(SelectWindows(scores, 2400, {}, options), ElementsAreArray(Around(100)));
 }
 
 TEST(SelectWindows, ScoresThatAreNoNumbersWinNothing) {
-  const auto scores = Flat(320, {{70, std::nanf("")}, {200, 5.0f}});
-  EXPECT_THAT(SelectWindows(scores, 320, {}, {.share = 0.1f}), ElementsAreArray(Rows(192, 224)));
-  const std::vector<float> none(320, std::nanf(""));
-  EXPECT_THAT(SelectWindows(none, 320, {}, {.share = 0.1f}), IsEmpty());
+  const auto scores = Flat(240, {{70, std::nanf("")}, {200, 5.0f}});
+  EXPECT_THAT(SelectWindows(scores, 240, {}, {.share = 0.1f}), ElementsAreArray(Around(200)));
+  const std::vector<float> none(240, std::nanf(""));
+  EXPECT_THAT(SelectWindows(none, 240, {}, {.share = 0.1f}), IsEmpty());
 }
 
 TEST(SelectWindows, NothingWithoutBulk) { EXPECT_THAT(SelectWindows({}, 0, {}, {}), IsEmpty()); }
@@ -104,34 +117,42 @@ TEST(SelectWindows, HoldsForAnyScores) {
     ASSERT_TRUE(std::is_sorted(rows.begin(), rows.end()));
     for (int32_t row : rows) {
       ASSERT_FALSE(std::binary_search(outliers.begin(), outliers.end(), row));
-      for (int32_t near = row / 32 * 32; near < std::min<int64_t>(row / 32 * 32 + 32, bulk); ++near) {
-        ASSERT_TRUE(selected.contains(near) || std::binary_search(outliers.begin(), outliers.end(), near));
+      bool in_window = false;
+      for (int64_t peak = row - (options.window - options.before - 1); peak <= row + options.before; ++peak) {
+        bool whole = 0 <= peak && peak < bulk;
+        const int64_t begin = peak - options.before, end = begin + options.window;
+        for (int64_t near = std::max<int64_t>(0, begin); near < std::min(bulk, end); ++near) {
+          const auto at = static_cast<int32_t>(near);
+          whole &= selected.contains(at) || std::binary_search(outliers.begin(), outliers.end(), at);
+        }
+        in_window |= whole;
       }
+      ASSERT_TRUE(in_window) << row;
     }
   }
 }
 
 TEST(SelectRows, FollowsTheDecision) {
   std::vector<int32_t> tokens(1024, 7);
-  for (int i = 0; i < 32; ++i) tokens[640 + i] = 1000 + i;  // a window of tokens that occur once
+  for (int i = 0; i < 24; ++i) tokens[640 + i] = 1000 + i;  // a window of tokens that occur once
   FillDecision decision;
   decision.mode = Mode::kQuality;
   decision.tail = 256;
-  decision.share = 0.05f;  // of 768: one window
-  std::vector<float> attention(1024, 0.0005f);
+  decision.share = 24.0f / 768;  // one window
+  std::vector<float> attention(1024, 0.002f);
   attention[0] = 0.5f;
-  attention[100] = 0.002f;
+  attention[100] = 0.006f;
   const std::vector<int32_t> outliers = {0};
   EXPECT_TRUE(NeedsAttentionScores(decision));
-  EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), ElementsAreArray(Rows(96, 128)));
+  EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), ElementsAreArray(Around(100)));
   // Rows that draw little attention are not worth it, but the selectors to compare with spend their share.
-  attention[100] = 0.0009f;
+  attention[100] = 0.0039f;
   EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), IsEmpty());
   decision.selector = Selector::kProbe;  // whose maxima lie far higher
   EXPECT_FALSE(NeedsAttentionScores(decision));
   EXPECT_TRUE(NeedsProbe(decision));
   attention[100] = kLeastProbe;
-  EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), ElementsAreArray(Rows(96, 128)));
+  EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), ElementsAreArray(Around(100)));
   attention[100] = 0.99f * kLeastProbe;
   EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), IsEmpty());
   EXPECT_EQ(ProbeBegin(decision, 1024), 960);
@@ -141,10 +162,10 @@ TEST(SelectRows, FollowsTheDecision) {
   decision.selector = Selector::kRarity;
   EXPECT_FALSE(NeedsAttentionScores(decision));
   EXPECT_FALSE(NeedsProbe(decision));
-  EXPECT_THAT(SelectRows(decision, tokens, {}, outliers), ElementsAreArray(Rows(640, 672)));
+  EXPECT_THAT(SelectRows(decision, tokens, {}, outliers), ElementsAreArray(Rows(640, 664)));
   decision.selector = Selector::kRandom;
   const auto random = SelectRows(decision, tokens, {}, outliers);
-  EXPECT_THAT(random, SizeIs(testing::AnyOf(31, 32)));
+  EXPECT_THAT(random, SizeIs(testing::AllOf(testing::Gt(0), testing::Le(24))));
   EXPECT_EQ(SelectRows(decision, tokens, {}, outliers), random);
   decision.selector = Selector::kNone;
   EXPECT_THAT(SelectRows(decision, tokens, {}, outliers), IsEmpty());

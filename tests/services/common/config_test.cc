@@ -41,10 +41,14 @@ TEST(ConfigTest, DefaultsAreThoseOfTheProtoAndAreValid) {
   router.add_decode_workers("localhost:1");
   FillDefaults(router);
   EXPECT_EQ(router.policy().auto_min_tokens(), 2048);
-  EXPECT_EQ(router.policy().share(), 0.05f);
+  EXPECT_EQ(router.policy().share(), 0.25f);
   EXPECT_EQ(router.policy().max_share(), 0.25f);
   EXPECT_EQ(router.policy().wire_form(), "kv");
   EXPECT_TRUE(Validate(router).ok()) << Validate(router);
+  RouterConfig strict;
+  strict.mutable_policy()->set_max_share(0.1f);
+  FillDefaults(strict);
+  EXPECT_EQ(strict.policy().share(), 0.1f);
 
   ServeConfig serve;
   serve.mutable_router()->mutable_source()->set_model("m");

@@ -65,7 +65,7 @@ TEST(SplitPolicyTest, QualitySelectsTheShareThatWasAskedForWithinTheOperatorsLim
   EXPECT_EQ(plain.mode, Mode::kQuality);
   EXPECT_EQ(plain.split, 18);
   EXPECT_EQ(plain.tail, 512);
-  EXPECT_EQ(plain.share, 0.05f);
+  EXPECT_EQ(plain.share, 0.25f);
   EXPECT_EQ(plain.selector, ridge::Selector::kAttention);
   EXPECT_EQ(plain.reason, "REQUESTED");
   EXPECT_EQ(plain.late_pass, LatePassAt::kDecode);

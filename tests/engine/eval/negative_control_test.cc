@@ -59,7 +59,8 @@ class NegativeControlTest : public testing::Test {
     shared_->calibration =
         fit::LoadCorpus(*shared_->lm.tokenizer, "tests/data/corpus/calibration", {.document_tokens = 1024})
             .value();
-    shared_->set = Fit(kSplit);
+    Fit();
+    shared_->set = Set(kSplit);
     AddCases();
     const auto held_out =
         fit::LoadCorpus(*shared_->lm.tokenizer, "tests/data/corpus/heldout", {.document_tokens = kTokens})
@@ -86,23 +87,28 @@ class NegativeControlTest : public testing::Test {
       GTEST_SKIP() << "no " << testing_support::SmolLmPath() << " (deploy/fetch_model.sh)";
   }
 
-  static std::unique_ptr<ridge::MapSet> Fit(int split) {
+  // Maps as `ridgefill fit` makes them by default, but of few rows and a small mixture.
+  static void Fit() {
     fit::FitOptions options;
-    options.splits = {split};
-    options.rows = 6 * 1024;
-    // Plain ridge: maps whose rows are easily moved about, and whose K lies nearest to the exact K.
-    options.mixture = 1, options.previous_row = false, options.normalise = false, options.weigh_rows = false;
+    options.splits = {kSplit - 1, kSplit};
+    options.rows = 12 * 1024;
+    options.mixture = 2;
     options.held_out_documents = 1;
-    options.out = absl::StrCat(shared_->folder, "/fitted_", split);
+    options.out = shared_->folder;
     const auto fitted = fit::FitMaps(*shared_->lm.model, shared_->lm.identity, shared_->calibration, options);
-    EXPECT_TRUE(fitted.ok()) << fitted.status();
-    return ridge::MapSet::Load(options.out).value();
+    ASSERT_TRUE(fitted.ok()) << fitted.status();
+  }
+  static std::unique_ptr<ridge::MapSet> Set(int split) {
+    return ridge::MapSet::Load(absl::StrCat(shared_->folder, "/split-", split)).value();
   }
 
   // The fill of these maps, stored under the fitted set's manifest.
-  static runtime::FillPass* FillOf(const std::string& name, const std::vector<ridge::LayerMap>& maps) {
+  static runtime::FillPass* FillOf(const std::string& name, const ridge::MapSet& set,
+                                   const std::function<void(ridge::LayerMap&)>& change = {}) {
     const std::string folder = absl::StrCat(shared_->folder, "/", name);
-    EXPECT_TRUE(ridge::SaveMapSet(folder, shared_->set->manifest(), maps).ok());
+    EXPECT_TRUE(
+        ridge::SaveMapSet(folder, shared_->set->manifest(), Layers(set, change), set.ReadGate().value())
+            .ok());
     shared_->maps.push_back(
         ridge::DeviceMaps::Load(*ridge::MapSet::Load(folder).value(), *shared_->lm.backend).value());
     shared_->fills.push_back(
@@ -111,7 +117,7 @@ class NegativeControlTest : public testing::Test {
   }
   // Layers above the split of a set, each with `change` made to it.
   static std::vector<ridge::LayerMap> Layers(const ridge::MapSet& set,
-                                             const std::function<void(ridge::LayerMap&)>& change = {}) {
+                                             const std::function<void(ridge::LayerMap&)>& change) {
     std::vector<ridge::LayerMap> out;
     for (int layer = kSplit + 1; layer < set.manifest().layers; ++layer) {
       out.push_back(set.ReadLayer(layer).value());
@@ -125,20 +131,22 @@ class NegativeControlTest : public testing::Test {
       return [fill](FilledForward& forward, const ridge::FillPlan& plan) { return forward.Late(plan, fill); };
     };
     const auto& config = shared_->lm.model->config();
-    const int head = config.head_dim, d = config.hidden, kv = config.kv_width();
-    runtime::FillPass* const fitted = FillOf("fitted", Layers(*shared_->set));
+    const int head = config.head_dim, kv = config.kv_width();
+    runtime::FillPass* const fitted = FillOf("fitted", *shared_->set);
     auto& cases = shared_->cases;
     cases["fitted"] = late(fitted);
-    cases["keys of the next head"] = late(
-        FillOf("heads", Layers(*shared_->set, [&](ridge::LayerMap& map) {
-                 std::rotate(map.weight.begin(), map.weight.begin() + head * d, map.weight.begin() + kv * d);
-                 std::rotate(map.bias.begin(), map.bias.begin() + head, map.bias.begin() + kv);
-               })));
-    cases["positions off by one"] =
-        late(FillOf("positions", Layers(*shared_->set, [](ridge::LayerMap& map) {
-                      testing_support::ShiftKeyPositions(*shared_->lm.model, 1, map);
-                    })));
-    cases["maps of split 17"] = late(FillOf("neighbour", Layers(*Fit(kSplit - 1))));
+    cases["keys of the next head"] = late(FillOf("heads", *shared_->set, [&](ridge::LayerMap& map) {
+      const auto inputs = static_cast<int>(map.weight.size() / map.bias.size());
+      for (auto keys = map.bias.begin(); keys != map.bias.end(); keys += 2 * kv) {
+        std::rotate(keys, keys + head, keys + kv);
+        const auto weight = map.weight.begin() + (keys - map.bias.begin()) * inputs;
+        std::rotate(weight, weight + head * inputs, weight + kv * inputs);
+      }
+    }));
+    cases["positions off by one"] = late(FillOf("positions", *shared_->set, [](ridge::LayerMap& map) {
+      testing_support::ShiftKeyPositions(*shared_->lm.model, 1, map);
+    }));
+    cases["maps of split 17"] = late(FillOf("neighbour", *Set(kSplit - 1)));
     shared_->fills.push_back(runtime::FillPass::CreateIdentity(*shared_->lm.model, kSplit, kChunk).value());
     cases["identity"] = late(shared_->fills.back().get());
     cases["outlier rows filled"] = [fitted](FilledForward& forward, ridge::FillPlan plan) {

@@ -63,19 +63,22 @@ std::vector<fit::Document> ListedWindows(const tokenizer::Tokenizer& tokenizer, 
 
 void ShiftKeyPositions(const model::Model& model, int shift, ridge::LayerMap& map) {
   const kernels::RopeSpec& rope = model.rope();
-  const int half = rope.head_dim / 2, d = model.config().hidden;
+  const int half = rope.head_dim / 2, kv = model.config().kv_width();
+  const auto rows = static_cast<int>(map.bias.size());  // K's, then V's, of each map of a mixture
+  const int inputs = static_cast<int>(map.weight.size()) / rows;
   const auto turn = [](float& a, float& b, double angle) {
     const double c = std::cos(angle), s = std::sin(angle), x = a, y = b;
     a = static_cast<float>(x * c - y * s);
     b = static_cast<float>(y * c + x * s);
   };
-  for (int first = 0; first < model.config().kv_width(); first += rope.head_dim) {
+  for (int first = 0; first < rows; first += rope.head_dim) {
+    if (first % (2 * kv) >= kv) continue;  // V
     for (int i = 0; i < half; ++i) {
       const double angle = shift * rope.inverse_frequencies[i];
       const int a = first + i, b = first + i + half;
       turn(map.bias[a], map.bias[b], angle);
-      for (int column = 0; column < d; ++column) {
-        turn(map.weight[a * d + column], map.weight[b * d + column], angle);
+      for (int column = 0; column < inputs; ++column) {
+        turn(map.weight[a * inputs + column], map.weight[b * inputs + column], angle);
       }
     }
   }

@@ -106,13 +106,12 @@ class Answers(unittest.TestCase):
         with h.running(routed, bare):
             self.assertEqual(logprobs(ask(h.stub(routed), 300, SPEED, 8, **WITH_LOGPROBS)),
                              logprobs(ask(api, 300, SPEED, 8, **WITH_LOGPROBS)))
-            selection = pb.SelectionOptions(selector=pb.SELECTOR_PROBE)
+            selection = pb.SelectionOptions(share=0.25, selector=pb.SELECTOR_PROBE)
             error = h.error_of(lambda: ask(h.stub(routed), 300, QUALITY, 8, selection=selection))
             self.assertEqual((error.code, error.reason), (grpc.StatusCode.FAILED_PRECONDITION, "NO_MAPS"))
             # Beside one that has maps a probe never comes to it.
             both = h.router([prefill], [bare, decode])
             with h.running(both):
-                selection.share = 0.25
                 for _ in range(6):
                     fill = ask(h.stub(both), 300, QUALITY, 2, selection=selection).started.fill
                     self.assertEqual(fill.wire_form, pb.WIRE_FORM_HIDDEN)

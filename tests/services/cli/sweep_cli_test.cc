@@ -82,10 +82,10 @@ class SweepCliTest : public testing::Test {
   }
   absl::Status Fit(const std::string& split, const std::vector<std::string>& words) const {
     std::vector<std::pair<std::string, std::string>> usual = {
-        {"--model", kModel},     {"--backend", "reference"}, {"--corpus", Path("fit")},
-        {"--out", Path("maps")}, {"--rows", "200"},          {"--document_tokens", "128"},
-        {"--held_out", "1"},     {"--weigh_rows", "false"},  {"--previous_row", "false"},
-        {"--mixture", "1"},      {"--tail", "64"},           {"--split", split}};
+        {"--model", kModel},     {"--threads", "1"},        {"--corpus", Path("fit")},
+        {"--out", Path("maps")}, {"--rows", "200"},         {"--document_tokens", "128"},
+        {"--held_out", "1"},     {"--weigh_rows", "false"}, {"--previous_row", "false"},
+        {"--mixture", "1"},      {"--tail", "64"},          {"--split", split}};
     if (split == "auto") {
       usual.insert(usual.end(), {{"--candidates", "1,2"},
                                  {"--heldout", Path("heldout")},
@@ -98,7 +98,7 @@ class SweepCliTest : public testing::Test {
   absl::Status Sweep(const std::vector<std::string>& words) const {
     return RunWith({"eval", "sweep"},
                    {{"--model", kModel},
-                    {"--backend", "reference"},
+                    {"--threads", "1"},
                     {"--corpus", Path("heldout")},
                     {"--documents", "2"},
                     {"--length", "128"},

@@ -153,14 +153,6 @@ Point PointOf(const std::string& x, const Record& figures) {
   return {x, figures["mean"].get<double>(), figures["low"].get<double>(), figures["high"].get<double>()};
 }
 
-std::string RunName(const Record& r) {
-  if (Text(r, "mode") == "EXACT") return "exact";
-  const std::string selection = Text(r, "selection");
-  if (selection == "none") return Text(r, "fill");
-  const double share = r.contains("share") && r["share"].is_number() ? r["share"].get<double>() : 0;
-  return absl::StrFormat("%s, %s %.3g", Text(r, "fill"), selection, share);
-}
-
 // What records of one chart agree in beside its name.
 std::string Agreed(const Record& r, std::initializer_list<const char*> more) {
   std::string out;
@@ -315,12 +307,16 @@ void AddSplice(const Record& r, Charts& charts) {
              Text(r, "half"), PointOf(Text(r, "layers"), r["kl"]));
 }
 
-// Map sets differ by split: the points of one chart are of several.
+// Map sets differ by split: the points of one chart are of several. Their times are compared, so they are of
+// one program on one kind of machine.
 std::string AgreedSweep(const Record& r) {
   std::string out;
-  for (const char* name : {"model", "weights", "documents_digest", "prompt_tokens"}) {
-    if (r.contains(name)) absl::StrAppend(&out, "|", Text(r, name));
+  for (const char* name :
+       {"model", "weights", "backend", "isa", "commit", "documents_digest", "prompt_tokens"}) {
+    absl::StrAppend(&out, "|", Text(r, name));
   }
+  const Record ttft = r.value("ttft", Record::object());
+  for (const char* name : {"threads", "prompt_tokens"}) absl::StrAppend(&out, "|", Text(ttft, name));
   return out;
 }
 
@@ -391,6 +387,14 @@ void AddSweeps(absl::Span<const Record> records, Charts& charts) {
 }
 
 }  // namespace
+
+std::string RunName(const Record& r) {
+  if (Text(r, "mode") == "EXACT") return "exact";
+  const std::string selection = Text(r, "selection");
+  if (selection.empty() || selection == "none") return Text(r, "fill");
+  const double share = r.contains("share") && r["share"].is_number() ? r["share"].get<double>() : 0;
+  return absl::StrFormat("%s, %s %.3g", Text(r, "fill"), selection, share);
+}
 
 std::string ToSvg(const Chart& chart) {
   const Axes axes(chart);

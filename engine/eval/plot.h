@@ -34,6 +34,9 @@ struct Chart {
 
 std::string ToSvg(const Chart& chart);
 
+// What a record's run is called: "exact", its fill, or fill, selector and share: "ridge, attention 0.05".
+std::string RunName(const Record& record);
+
 // Whole lines of a file of records. DATA_LOSS (EVAL_FILE_DAMAGED) names one that is no JSON object, or a
 // field that a chart needs and that is not there or of another type.
 absl::StatusOr<std::vector<Record>> ParseRecords(absl::string_view lines);

@@ -80,7 +80,7 @@ absl::StatusOr<ridge::FillPlan> Subject::MakePlan(const Variant& variant, const 
   const std::vector<int32_t> outliers = Outliers(variant.split);
   const auto prompt = absl::MakeConstSpan(ids_).subspan(0, shape.prompt_tokens);
   std::vector<float> scores = forward_->scores(variant.split);
-  if (ridge::NeedsProbe(decision) && shape.tail_begin() > 0) {
+  if (ridge::NeedsProbe(decision) && ridge::HasRoomForAWindow(decision, shape.tail_begin())) {
     ridge::FillDecision probe = decision;
     probe.tail = static_cast<int>(shape.prompt_tokens - ridge::ProbeBegin(decision, shape.prompt_tokens));
     RF_ASSIGN_OR_RETURN(scores, forward_->Probe(ridge::MakeFillPlan(probe, shape.prompt_tokens, outliers, {}),

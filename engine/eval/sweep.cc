@@ -8,6 +8,7 @@
 #include "engine/base/check.h"
 #include "engine/base/status.h"
 #include "engine/eval/text.h"
+#include "engine/ridge/selection.h"
 
 namespace ridgefill::eval {
 namespace {
@@ -214,13 +215,22 @@ absl::StatusOr<Record> SweepMeasure::Times(Subject& subject, int split) const {
 // From ids to the first token's logits; null: exact.
 absl::StatusOr<double> SweepMeasure::Milliseconds(Subject& subject, const Point* point) const {
   const auto prompt = absl::MakeConstSpan(documents_.front()).subspan(0, prompt_tokens());
-  const bool selects = point != nullptr && VariantOf(*point).selector != ridge::Selector::kNone;
+  // As an engine would: the lower layers' attention is looked at where the selector needs it.
+  ridge::FillDecision decision;
+  if (point != nullptr) {
+    decision.mode = VariantOf(*point).mode();
+    decision.selector = VariantOf(*point).selector;
+    decision.share = VariantOf(*point).share;
+  }
+  const Shape shape = point != nullptr ? ShapeOf(point->tail) : Shape();
+  const bool looks =
+      ridge::NeedsAttentionScores(decision) && ridge::HasRoomForAWindow(decision, shape.tail_begin());
   const absl::Duration start = options_.clock->Monotonic();
-  RF_RETURN_IF_ERROR(subject.Lower(prompt, selects ? prompt_tokens() : 0));
+  RF_RETURN_IF_ERROR(subject.Lower(prompt, looks ? prompt_tokens() : 0));
   if (point == nullptr) {
     RF_RETURN_IF_ERROR(subject.RunExact());
   } else {
-    RF_RETURN_IF_ERROR(subject.RunFilled(VariantOf(*point), ShapeOf(point->tail)));
+    RF_RETURN_IF_ERROR(subject.RunFilled(VariantOf(*point), shape));
   }
   RF_RETURN_IF_ERROR(subject.forward().Logits(prompt_tokens() - 1).status());
   return absl::ToDoubleMilliseconds(options_.clock->Monotonic() - start);

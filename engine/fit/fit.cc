@@ -26,6 +26,14 @@ absl::Status BadOption(absl::string_view reason, absl::string_view message) {
   return base::Error(absl::StatusCode::kInvalidArgument, reason, message);
 }
 
+absl::Status CheckMeasured(const FitOptions& o, const std::string& file_digest) {
+  const auto measured = o.measured_text.find(file_digest);
+  if (measured == o.measured_text.end()) return absl::OkStatus();
+  return BadOption("FIT_HELDOUT", absl::StrCat(measured->second,
+                                               " is text to measure the maps on, and they "
+                                               "would be fitted on it: no file may be in both"));
+}
+
 absl::Status CheckOptions(const model::ModelConfig& config, const std::vector<Document>& documents,
                           const FitOptions& o) {
   if (o.splits.empty()) return BadOption("FIT_SPLIT", "no split given");
@@ -68,6 +76,7 @@ absl::Status CheckOptions(const model::ModelConfig& config, const std::vector<Do
                      absl::StrCat("the outlier ratio must be over 1, got ", o.outlier_ratio));
   }
   for (const Document& document : documents) {
+    RF_RETURN_IF_ERROR(CheckMeasured(o, document.file_digest));
     const int64_t tokens = static_cast<int64_t>(document.ids.size());
     if (tokens >= 2 && tokens <= config.context) continue;
     return BadOption("FIT_DOCUMENT_TOKENS", absl::StrCat("documents must have 2 to ", config.context,
@@ -92,7 +101,8 @@ class Fitter {
     RF_RETURN_IF_ERROR(CollectRows());
     RF_RETURN_IF_ERROR(Merge());
     RF_RETURN_IF_ERROR(FitSplits());
-    if (options_.rows_folder.empty()) RemoveRows();
+    files_.clear();
+    if (options_.rows_folder.empty()) RemoveRows(result_);
     return std::move(result_);
   }
 
@@ -113,6 +123,7 @@ class Fitter {
   }
 
   absl::Status MakeFolders() {
+    result_.rows_folder = rows_folder();
     for (const std::string& folder : {options_.out, rows_folder()}) {
       std::error_code error;
       std::filesystem::create_directories(folder, error);
@@ -161,7 +172,7 @@ class Fitter {
         tokens = static_cast<int64_t>(documents_[i].ids.size());
       }
       RF_RETURN_IF_ERROR(Take(path, i));
-      own_paths_.push_back(path);
+      result_.row_files.push_back(path);
       RF_RETURN_IF_ERROR(Progress(FitStage::kRows, i + 1, wanted, tokens));
     }
     return absl::OkStatus();
@@ -221,6 +232,7 @@ class Fitter {
                        ": its document is one of this run or of another merged folder, and would "
                        "be counted twice"));
     }
+    RF_RETURN_IF_ERROR(CheckMeasured(options_, source.digest));
     RF_RETURN_IF_ERROR(CheckOverlap(*file, source));
     if (corpora_.insert(file->corpus()).second) {
       absl::StrAppend(&corpus_, corpus_.empty() ? "" : " + ", file->corpus());
@@ -283,14 +295,6 @@ class Fitter {
                                             kRowsPerDimension, " per input dimension) are advised"));
   }
 
-  // What this run wrote or took up; whatever else is in the folder stays, and the folder with it.
-  void RemoveRows() {
-    files_.clear();
-    std::error_code ignored;
-    for (const std::string& path : own_paths_) std::filesystem::remove(path, ignored);
-    rmdir(rows_folder().c_str());
-  }
-
   // Of a file of text.
   struct Piece {
     int64_t begin = 0, end = 0;  // tokens
@@ -303,7 +307,6 @@ class Fitter {
   RowsKey key_;
   std::vector<std::unique_ptr<RowFile>> files_;
   std::vector<const RowFile*> fit_, held_out_;
-  std::vector<std::string> own_paths_;
   std::set<std::string> counted_, corpora_;
   std::map<std::string, std::vector<Piece>> pieces_;  // by digest of the file of text
   std::string corpus_;
@@ -323,6 +326,12 @@ absl::string_view Name(FitStage stage) {
       return "report";
   }
   RF_CHECK(false);
+}
+
+void RemoveRows(const FitResult& result) {
+  std::error_code ignored;
+  for (const std::string& path : result.row_files) std::filesystem::remove(path, ignored);
+  rmdir(result.rows_folder.c_str());
 }
 
 absl::StatusOr<FitResult> FitMaps(const model::Model& model, const base::ModelIdentity& identity,

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct FitOptions {
   std::string rows_folder;
   // Folders of rows of other runs over other documents, solved together with these.
   std::vector<std::string> merge;
+  // Files of text that the maps will be measured on: path by sha256. No document, nor merged row, may be of
+  // one of them (FIT_HELDOUT).
+  std::map<std::string, std::string> measured_text;
   std::string dtype = "bf16";  // "bf16" or "int8"
   std::string corpus;          // provenance, for people
   bool weigh_rows = true;      // by what later rows attend to them
@@ -68,7 +72,12 @@ struct FitResult {
   std::vector<FittedSet> sets;        // in the order of the splits
   std::vector<std::string> warnings;  // for people: too few rows, ...
   int64_t resumed_documents = 0;
+  // Files of rows that this run wrote or took up, and their folder.
+  std::vector<std::string> row_files;
+  std::string rows_folder;
 };
+// Those files go; whatever else is in the folder stays, and the folder with it.
+void RemoveRows(const FitResult& result);
 
 // `documents` are in a fixed order (LoadCorpus). Errors: INVALID_ARGUMENT (FIT_...) for options that make no
 // sense, FAILED_PRECONDITION (ROWS_...) for rows of something else, CANCELLED or whatever `progress` gave.

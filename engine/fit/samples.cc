@@ -181,12 +181,12 @@ std::vector<float> Weights(absl::Span<const RowRef> rows, int layer) {
   std::map<const RowFile*, Total> totals;
   for (const RowRef& ref : rows) {
     const RowsKey& key = ref.file->key();
-    float mass = 0;
+    out.push_back(0);
+    if (ref.row + key.mass_distance >= ref.file->tokens()) continue;  // whatever the file says of it
+    float& mass = out.back();
     for (int head = 0; head < key.heads_kv; ++head) {
       mass += ref.file->Mass(layer)[head * ref.file->tokens() + ref.row];
     }
-    out.push_back(mass);
-    if (ref.row + key.mass_distance >= ref.file->tokens()) continue;
     totals[ref.file].mass += mass;
     ++totals[ref.file].rows;
   }
@@ -201,7 +201,7 @@ std::vector<float> Weights(absl::Span<const RowRef> rows, int layer) {
 ridge::Gate FindClusters(const Samples& samples, int64_t hidden, int maps, uint64_t seed) {
   constexpr int kRounds = 15;
   const int64_t rows = static_cast<int64_t>(samples.rows.size());
-  const int64_t step = std::max<int64_t>(1, rows / kClusterRows), count = rows / step;
+  const int64_t step = std::max<int64_t>(1, (rows + kClusterRows - 1) / kClusterRows), count = rows / step;
   RF_CHECK(count >= maps);
   RowMatrix z(count, hidden);
   for (int64_t i = 0; i < count; ++i) {

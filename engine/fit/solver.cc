@@ -188,7 +188,7 @@ class RidgeSolver final : public Solver {
       std::iota(each.begin(), each.end(), 0);
       Refine(each, parts, held_parts, scale, maps, out);
     }
-    Normalise(held, out);
+    RelativeToVariance(held, out);
     for (const Affine& map : maps) Append(map, out.map);
     return out;
   }
@@ -246,12 +246,15 @@ class RidgeSolver final : public Solver {
     const int64_t kv = maps[0].b.size() / 2;
     std::vector<Affine> present(fit.size());
     for (size_t i = 0; i < group.size(); ++i) present[group[i]] = maps[i];
+    std::vector<Matrix> left;  // of centred inputs and targets, by group: the same for each shrinkage
+    left.reserve(fit.size());
+    for (size_t i = 0; i < fit.size(); ++i) left.push_back(LeftOver(fit[i], present[i]));
     out.k.shrinkage = out.v.shrinkage = 0;
     for (double shrinkage : options_.shrinkages) {
       std::vector<Affine> finer;
       Vector errors = Vector::Zero(2 * kv);
       for (size_t i = 0; i < fit.size(); ++i) {
-        finer.push_back(Difference(fit[i], present[i], shrinkage * scale));
+        finer.push_back(Difference(fit[i], left[i], present[i], shrinkage * scale));
         errors += Errors(held[i], finer.back());
       }
       const auto keep = [&](int64_t begin, SolvedHalf& half) {
@@ -269,17 +272,21 @@ class RidgeSolver final : public Solver {
     }
   }
 
-  static Affine Difference(const Moments& part, const Affine& coarser, double penalty) {
+  static Matrix LeftOver(const Moments& part, const Affine& coarser) {
+    if (!(part.n > 0)) return {};
+    return CentredXy(part) - CentredXx(part) * coarser.w;
+  }
+
+  static Affine Difference(const Moments& part, const Matrix& left, const Affine& coarser, double penalty) {
     if (!(part.n > 0)) return coarser;
     Matrix system = CentredXx(part);
-    const Matrix left = CentredXy(part) - system * coarser.w;
     system.diagonal().array() += penalty;
     const Eigen::LLT<Matrix> factor(system);
     if (factor.info() != Eigen::Success) return coarser;
     return WithBias(part, coarser.w + factor.solve(left));
   }
 
-  static void Normalise(const Moments& held, SolvedLayer& out) {
+  static void RelativeToVariance(const Moments& held, SolvedLayer& out) {
     const Vector energy = held.yy - held.y.cwiseAbs2() / held.n;
     const int64_t kv = energy.size() / 2;
     out.k.residual /= energy.head(kv).sum();

@@ -13,12 +13,13 @@
 
 namespace ridgefill::fit {
 
-int LayersAtOnce(const Samples& samples, int64_t kv_width, int threads) {
+int LayersAtOnce(const Samples& samples, int64_t kv_width, int64_t groups, int threads) {
   const auto maps = static_cast<int64_t>(samples.ends.size());
   const int64_t n = samples.inputs, outputs = 2 * kv_width;
-  // Of each map fit and held-out rows, and two totals; a centred system, its factor and a product beside
-  // them; the maps so far and those of the next penalty.
-  const int64_t values = 2 * (maps + 1) * (n * n + n * outputs) + 3 * n * n + (2 * maps + 2) * n * outputs;
+  // Of each map and group fit and held-out rows, and two totals; a centred system, its factor and a product
+  // beside them; the maps so far, what they leave over, and those of the next penalty.
+  const int64_t sums = 2 * (maps + groups + 1);
+  const int64_t values = sums * (n * n + n * outputs) + 3 * n * n + (3 * maps + 2) * n * outputs;
   const int64_t bytes = std::max<int64_t>(1, values * static_cast<int64_t>(sizeof(double)));
   return static_cast<int>(std::clamp<int64_t>(kSolveBytes / bytes, 1, std::max(1, threads)));
 }
@@ -70,7 +71,12 @@ absl::Status SplitFitter::Solve() {
   fit_rows_ = fit.rows;
   held_out_rows_ = held_out.rows;
   const int first = job_.split + 1;
-  const int step = LayersAtOnce(fit, job_.key.kv_width, job_.model.backend().capabilities().threads);
+  int64_t groups = 0;
+  for (const std::vector<int>& group : solve.groups) {
+    groups += 1 + *std::max_element(group.begin(), group.end());
+  }
+  const int threads = job_.model.backend().capabilities().threads;
+  const int step = LayersAtOnce(fit, job_.key.kv_width, groups, threads);
   RF_ASSIGN_OR_RETURN(const auto solver,
                       Solver::Create(job_.model.backend(), std::move(fit), std::move(held_out), solve));
   for (int layer = first; layer < job_.key.layers; layer += step) {

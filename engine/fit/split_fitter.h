@@ -31,8 +31,9 @@ struct SplitFit {
 
 // Bytes of sums and what solving them takes that layers solved at the same time may have together.
 inline constexpr int64_t kSolveBytes = int64_t{4} << 30;
-// So many layers of a model are summed and solved at a time: at least one, at most one a thread.
-int LayersAtOnce(const Samples& samples, int64_t kv_width, int threads);
+// So many layers of a model are summed and solved at a time: at least one, at most one a thread. `groups`: of
+// all coarser mixtures together.
+int LayersAtOnce(const Samples& samples, int64_t kv_width, int64_t groups, int threads);
 
 class SplitFitter {
  public:

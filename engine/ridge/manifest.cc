@@ -23,12 +23,6 @@ absl::Status Refuse(absl::string_view reason, absl::string_view message) {
   return base::Error(absl::StatusCode::kInvalidArgument, reason, message);
 }
 
-absl::StatusOr<int> GetIntIn(const Json& json, absl::string_view key, int64_t low, int64_t high) {
-  RF_ASSIGN_OR_RETURN(const int64_t value, formats::GetInt(json, key));
-  if (value >= low && value <= high) return static_cast<int>(value);
-  return Refuse("MAPS_MANIFEST", absl::StrCat(key, " must be in [", low, ", ", high, "], got ", value));
-}
-
 absl::StatusOr<int> GetIntInOr(const Json& json, absl::string_view key, int64_t low, int64_t high,
                                int fallback) {
   return formats::HasJson(json, key) ? GetIntIn(json, key, low, high) : fallback;
@@ -116,8 +110,11 @@ absl::Status ParseModel(const Json& json, MapSetManifest& m) {
   return absl::OkStatus();
 }
 
-// What builds that know version 1 alone would fill wrongly.
-bool IsVersion2(const MapSetManifest& m) { return m.mixture > 1 || m.previous_row || m.normalised; }
+// What builds that know lower versions alone would fill wrongly.
+int VersionOf(const MapSetManifest& m) {
+  if (m.normalised) return 3;
+  return m.mixture > 1 || m.previous_row ? 2 : 1;
+}
 
 absl::Status ParseUse(const Json& json, MapSetManifest& m) {
   RF_ASSIGN_OR_RETURN(m.folded, formats::GetBool(json, "folded"));
@@ -132,7 +129,7 @@ absl::Status ParseUse(const Json& json, MapSetManifest& m) {
   if (formats::HasJson(json, "normalised")) {
     RF_ASSIGN_OR_RETURN(m.normalised, formats::GetBool(json, "normalised"));
   }
-  if (!m.folded && IsVersion2(m)) {
+  if (!m.folded && VersionOf(m) > 1) {
     return Refuse("MAPS_MANIFEST",
                   "only folded maps may be a mixture, take the previous row or normalise their inputs");
   }
@@ -181,6 +178,12 @@ Json ReportJson(const LayerReport& r) {
 
 }  // namespace
 
+absl::StatusOr<int> GetIntIn(const Json& json, absl::string_view key, int64_t low, int64_t high) {
+  RF_ASSIGN_OR_RETURN(const int64_t value, formats::GetInt(json, key));
+  if (value >= low && value <= high) return static_cast<int>(value);
+  return Refuse("MAPS_MANIFEST", absl::StrCat(key, " must be in [", low, ", ", high, "], got ", value));
+}
+
 absl::StatusOr<ParsedManifest> ParseManifest(absl::string_view text) {
   RF_ASSIGN_OR_RETURN(const Json json, formats::ParseJson(text));
   ParsedManifest out;
@@ -200,11 +203,16 @@ absl::StatusOr<ParsedManifest> ParseManifest(absl::string_view text) {
   }
   RF_RETURN_IF_ERROR(ParseModel(json, out.manifest));
   RF_RETURN_IF_ERROR(ParseUse(json, out.manifest));
+  // Sets of version 2 with it were written before version 3 was, and mean the same.
+  if (out.manifest.normalised && version < 2) {
+    return Refuse("MAPS_FORMAT_VERSION", absl::StrCat("format version ", version,
+                                                      " knows no normalised inputs; it takes version 3"));
+  }
   return out;
 }
 
 std::string ManifestText(const MapSetManifest& m, const std::map<std::string, std::string>& files) {
-  Json json = {{"format_version", IsVersion2(m) ? 2 : 1},
+  Json json = {{"format_version", VersionOf(m)},
                {"model",
                 {{"name", m.model.name},
                  {"arch", m.model.arch},

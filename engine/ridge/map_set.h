@@ -65,9 +65,9 @@ struct Gate {
   std::vector<float> bias;    // [mixture]
 };
 
-// Columns of a map.
 // Within the root of normalised inputs: mean(x^2) + kInputEpsilon.
 inline constexpr float kInputEpsilon = 1e-6f;
+// Columns of a map.
 inline int64_t MapInputs(const MapSetManifest& m) { return int64_t{m.hidden} * (m.previous_row ? 2 : 1); }
 
 class MapSet {

@@ -91,8 +91,8 @@ std::vector<float> RarityScores(absl::Span<const int32_t> tokens, const Selectio
 
 std::vector<int32_t> SelectRows(const FillDecision& decision, absl::Span<const int32_t> tokens,
                                 absl::Span<const float> attention, absl::Span<const int32_t> outliers) {
-  if (decision.mode != Mode::kQuality) return {};
   const int64_t bulk_end = TailBegin(decision, static_cast<int64_t>(tokens.size()));
+  if (!HasRoomForAWindow(decision, bulk_end)) return {};
   SelectionOptions options;
   options.share = decision.share;
   switch (decision.selector) {
@@ -116,12 +116,16 @@ int64_t MostSelected(const FillDecision& decision, int64_t bulk_rows) {
   return decision.mode == Mode::kQuality ? RowsOfShare(decision.share, bulk_rows) : 0;
 }
 
+bool HasRoomForAWindow(const FillDecision& decision, int64_t bulk_rows) {
+  return MostSelected(decision, bulk_rows) >= kSelectionWindow;
+}
+
 bool NeedsAttentionScores(const FillDecision& decision) {
-  return decision.mode == Mode::kQuality && decision.selector == Selector::kAttention;
+  return decision.mode == Mode::kQuality && decision.selector == Selector::kAttention && decision.share > 0;
 }
 
 bool NeedsProbe(const FillDecision& decision) {
-  return decision.mode == Mode::kQuality && decision.selector == Selector::kProbe;
+  return decision.mode == Mode::kQuality && decision.selector == Selector::kProbe && decision.share > 0;
 }
 
 int64_t ProbeBegin(const FillDecision& decision, int64_t tokens) {

@@ -54,6 +54,9 @@ std::vector<int32_t> SelectRows(const FillDecision& decision, absl::Span<const i
                                 absl::Span<const float> attention, absl::Span<const int32_t> outliers);
 // The most rows of a bulk that a decision may select.
 int64_t MostSelected(const FillDecision& decision, int64_t bulk_rows);
+// Whether that is a window: without room for one nothing is selected, and nothing need be scored.
+bool HasRoomForAWindow(const FillDecision& decision, int64_t bulk_rows);
+// What the selector looks at; nothing with a share of 0.
 bool NeedsAttentionScores(const FillDecision& decision);  // of the lower layers
 bool NeedsProbe(const FillDecision& decision);
 // First of the rows that a probe runs.

@@ -20,12 +20,6 @@ absl::Status Refuse(absl::string_view message) {
   return base::Error(absl::StatusCode::kInvalidArgument, "MAPS_MANIFEST", absl::StrCat("sweep: ", message));
 }
 
-absl::StatusOr<int> GetIntIn(const Json& json, absl::string_view key, int64_t low, int64_t high) {
-  RF_ASSIGN_OR_RETURN(const int64_t value, formats::GetInt(json, key));
-  if (value >= low && value <= high) return static_cast<int>(value);
-  return Refuse(absl::StrCat(key, " must be in [", low, ", ", high, "], got ", value));
-}
-
 absl::StatusOr<SweepFigure> ParseFigure(const Json& json) {
   SweepFigure out;
   RF_ASSIGN_OR_RETURN(const absl::string_view measure, formats::GetString(json, "measure"));

@@ -393,7 +393,8 @@ absl::Status DecodeEngineImpl::FirstToken(DecodeRequest& request, int64_t piece_
   totals_.exact_tokens += request.plan.exact_count();
   request.times.first_token = clock_.Monotonic();
   request.sink->OnEvent(request.Started());
-  if (request.intake != nullptr) request.intake->DropHidden();
+  request.fill = nullptr;  // it borrows the intake's rows
+  if (request.intake != nullptr) request.intake->DropRows();
   Emit(request, std::move(sample));
   return absl::OkStatus();
 }

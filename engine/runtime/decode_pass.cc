@@ -131,7 +131,7 @@ absl::Status DecodePass::FillLayers(const FilledRows& rows, std::vector<int32_t>
   FillPass::Args args;
   args.rows.hidden = hidden_.view().Rows(0, rows.count);
   RF_RETURN_IF_ERROR(rows.hidden->Upload(backend_, *stream_, positions_, args.rows.hidden));
-  RF_ASSIGN_OR_RETURN(const std::vector<float> norms, RowNorms(args.rows.hidden));
+  RF_ASSIGN_OR_RETURN(const std::vector<float> norms, RowNorms(backend_, *stream_, args.rows.hidden, norms_));
   std::vector<int32_t> previous;
   for (size_t i = 0; i < positions_.size(); ++i) {
     const int32_t row = positions_[i];
@@ -148,15 +148,6 @@ absl::Status DecodePass::FillLayers(const FilledRows& rows, std::vector<int32_t>
   args.cache = cache_.get();
   args.workspace = workspace_.get();
   return fill_->Run(*stream_, args);
-}
-
-absl::StatusOr<std::vector<float>> DecodePass::RowNorms(const kernels::TensorView& hidden) {
-  std::vector<float> norms(hidden.dim(0));
-  const kernels::TensorView device = norms_.view().Rows(0, hidden.dim(0));
-  RF_RETURN_IF_ERROR(backend_.RowNorm(*stream_, {hidden, device}));
-  RF_RETURN_IF_ERROR(backend_.CopyToHost(*stream_, device, HostBytes(absl::MakeSpan(norms))));
-  RF_RETURN_IF_ERROR(Synchronize());
-  return norms;
 }
 
 absl::StatusOr<std::unique_ptr<SelectionScores>> DecodePass::NewProbe(int64_t probe_begin, int64_t tokens) {

@@ -89,7 +89,6 @@ class DecodePass {
   absl::StatusOr<absl::Span<float>> DecodeRows(absl::Span<const DecodeRow> rows);
   absl::Status PieceLayers(const PieceRows& piece);
   absl::Status FillLayers(const FilledRows& rows, std::vector<int32_t>& outliers);
-  absl::StatusOr<std::vector<float>> RowNorms(const kernels::TensorView& hidden);
   absl::Status EmbedRows(absl::Span<const int32_t> tokens, const kernels::TensorView& hidden);
   absl::StatusOr<absl::Span<float>> Logits(kernels::Phase phase, const kernels::TensorView& hidden);
 

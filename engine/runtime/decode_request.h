@@ -35,7 +35,7 @@ struct DecodeRequest {
   WorkSplit work;
   cache::BlockTable blocks;                // for prompt and answer, from admission on
   std::unique_ptr<TransferIntake> intake;  // null when local
-  std::unique_ptr<BulkFill> fill;          // in kFilling
+  std::unique_ptr<BulkFill> fill;          // from kFilling to the first token
   ridge::FillPlan plan;                    // from kFinishing on
   bool batch_invariant = true;
   std::vector<int32_t> late_rows;  // positions that pass layers [work.late_begin, L) here

@@ -212,4 +212,14 @@ absl::Status FillPass::ApplyMaps(kernels::Stream& stream, int layer, const Tenso
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<float>> RowNorms(kernels::Backend& backend, kernels::Stream& stream,
+                                            const TensorView& hidden, const kernels::Tensor& buffer) {
+  std::vector<float> norms(hidden.dim(0));
+  const TensorView device = buffer.view().Rows(0, hidden.dim(0));
+  RF_RETURN_IF_ERROR(backend.RowNorm(stream, {hidden, device}));
+  RF_RETURN_IF_ERROR(backend.CopyToHost(stream, device, HostBytes(absl::MakeSpan(norms))));
+  RF_RETURN_IF_ERROR(backend.Synchronize(stream));
+  return norms;
+}
+
 }  // namespace ridgefill::runtime

@@ -95,4 +95,8 @@ class FillPass {
   kernels::Tensor sum_;     // f32 [max_rows, 2 * kv_width]: of maps with two inputs
 };
 
+// ||hidden[r]||, which says what is an outlier. Waits for the stream; `buffer` f32 [>= rows].
+absl::StatusOr<std::vector<float>> RowNorms(kernels::Backend& backend, kernels::Stream& stream,
+                                            const kernels::TensorView& hidden, const kernels::Tensor& buffer);
+
 }  // namespace ridgefill::runtime

@@ -21,7 +21,8 @@ class HiddenRows {
   void Add(absl::Span<const int32_t> positions, std::string payload);
   // No more rows will come: puts them in order.
   void Sort();
-  void Clear() { rows_.clear(), payloads_.clear(); }
+  // Their memory goes too: an answer may take long after its prompt.
+  void Clear() { rows_ = {}, payloads_ = {}; }
   int64_t size() const { return static_cast<int64_t>(rows_.size()); }
   // The rows of some positions, all of which have come; they stay until the stream is synchronised.
   absl::Status Upload(kernels::Backend& backend, kernels::Stream& stream, absl::Span<const int32_t> positions,

@@ -31,7 +31,8 @@ struct TransferId {
 
 // What both workers must agree on before any frame: protocol major version, model, map set, cache layout.
 struct Hello {
-  int protocol_major = 1;
+  // 2: map sets may normalise their inputs, which 1 read over: it would fill such sets wrongly.
+  int protocol_major = 2;
   int protocol_minor = 0;
   base::ModelIdentity model;
   std::string maps_digest;   // empty: no maps

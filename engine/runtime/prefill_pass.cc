@@ -140,7 +140,8 @@ absl::Status PrefillPass::LowerLayers(PrefillRun& run, const kernels::TensorView
 absl::Status PrefillPass::SendExactRows(PrefillRun& run, const kernels::TensorView& hidden, int64_t bulk) {
   std::vector<int32_t> exact;
   if (bulk > 0) {
-    RF_ASSIGN_OR_RETURN(const std::vector<float> norms, RowNorms(hidden.Rows(0, bulk)));
+    RF_ASSIGN_OR_RETURN(const std::vector<float> norms,
+                        RowNorms(backend_, *stream_, hidden.Rows(0, bulk), norms_));
     for (int64_t i = 0; i < bulk; ++i) {
       if (!ridge::IsOutlier(positions_[i], norms[i], maps_->manifest().outlier_threshold)) continue;
       exact.push_back(positions_[i]);
@@ -187,15 +188,6 @@ absl::Status PrefillPass::FillChunk(PrefillRun& run, int64_t count) {
   RF_RETURN_IF_ERROR(SendRows(run, hidden, {first, last}));
   RF_RETURN_IF_ERROR(FillBulk(run, run.filled, count));
   return run.frames->Flush();
-}
-
-absl::StatusOr<std::vector<float>> PrefillPass::RowNorms(const kernels::TensorView& hidden) {
-  std::vector<float> norms(hidden.dim(0));
-  const kernels::TensorView device = norms_.view().Rows(0, hidden.dim(0));
-  RF_RETURN_IF_ERROR(backend_.RowNorm(*stream_, {hidden, device}));
-  RF_RETURN_IF_ERROR(backend_.CopyToHost(*stream_, device, HostBytes(absl::MakeSpan(norms))));
-  RF_RETURN_IF_ERROR(backend_.Synchronize(*stream_));
-  return norms;
 }
 
 // h_S of the prompt's rows: all of them where they are kept, else those of the chunk in flight.

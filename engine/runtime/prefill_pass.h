@@ -82,7 +82,6 @@ class PrefillPass {
   absl::StatusOr<kernels::TensorView> PreviousRows(const PrefillRun& run, int64_t begin, int64_t rows);
   absl::Status CopyRow(const kernels::TensorView& from, const kernels::TensorView& to);
   kernels::TensorView Hidden(const PrefillRun& run, int64_t begin, int64_t rows) const;
-  absl::StatusOr<std::vector<float>> RowNorms(const kernels::TensorView& hidden);
   absl::StatusOr<std::unique_ptr<kernels::Batch>> NewBatch(const PrefillRun& run, int64_t count) const;
 
   const model::Model& model_;

@@ -29,9 +29,9 @@ class TransferIntake {
   const HiddenRows& hidden() const { return hidden_; }      // in order once sealed
   // What the lower layers' attention gives, where the decision asks for it and the fill is done here.
   const std::vector<float>& scores() const { return scores_; }
-  // Frees the hidden rows. The transfer itself stays until its request ends: closing it could look like a
-  // cancel to a peer that has not yet finished its side.
-  void DropHidden() { hidden_.Clear(); }
+  // Frees hidden rows and scores. The transfer itself stays until its request ends: closing it could look
+  // like a cancel to a peer that has not yet finished its side.
+  void DropRows() { hidden_.Clear(), scores_ = {}; }
   int64_t bytes() const { return bytes_; }
 
  private:

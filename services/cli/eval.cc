@@ -59,8 +59,6 @@ std::vector<eval::Variant> OfEachSplit(const std::vector<eval::Variant>& variant
 absl::StatusOr<std::vector<eval::Variant>> Variants(const EvalFlags& flags) {
   constexpr eval::Fill kFills[] = {eval::Fill::kRidge, eval::Fill::kIdentity};
   constexpr ridge::Mode kModes[] = {ridge::Mode::kSpeed, ridge::Mode::kQuality};
-  constexpr ridge::Selector kSelectors[] = {ridge::Selector::kAttention, ridge::Selector::kProbe,
-                                            ridge::Selector::kRandom, ridge::Selector::kRarity};
   for (const float share : flags.shares) {
     if (!(share >= 0 && share <= 1)) return BadFlag(absl::StrCat("--share must be in [0, 1], got ", share));
   }
@@ -122,8 +120,6 @@ absl::Status AddSplice(const tokenizer::Tokenizer& tokenizer, const EvalFlags& f
 }
 
 absl::Status AddNeedles(const tokenizer::Tokenizer& tokenizer, const EvalFlags& flags, Measures& out) {
-  // Below it a tail of 512 would leave next to no bulk.
-  constexpr int64_t kShort = 2048, kShortTail = 256;
   constexpr eval::Evidence kEvidence[] = {eval::Evidence::kBulk, eval::Evidence::kTail};
   RF_ASSIGN_OR_RETURN(const auto variants, Variants(flags));
   RF_ASSIGN_OR_RETURN(const std::string text, CorpusText(flags.corpus));
@@ -131,14 +127,13 @@ absl::Status AddNeedles(const tokenizer::Tokenizer& tokenizer, const EvalFlags& 
     for (const std::string& evidence : flags.evidence) {
       for (const int64_t length : flags.lengths) {
         for (const int64_t tail : flags.tails) {
-          eval::NeedleOptions options;
-          RF_RETURN_IF_ERROR(CheckEvalLength(length, flags.context));
-          RF_ASSIGN_OR_RETURN(options.task, Parse("--tasks", task, eval::kAllTasks));
-          RF_ASSIGN_OR_RETURN(options.evidence, Parse("--evidence", evidence, kEvidence));
-          options.length = length;
-          options.tail = length < kShort ? std::min(tail, kShortTail) : tail;
-          options.items = flags.items;
-          options.seed = flags.seed;
+          eval::NeedleOptions asked;
+          RF_ASSIGN_OR_RETURN(asked.evidence, Parse("--evidence", evidence, kEvidence));
+          asked.length = length;
+          asked.tail = tail;
+          asked.items = flags.items;
+          asked.seed = flags.seed;
+          RF_ASSIGN_OR_RETURN(const auto options, MakeNeedleOptions(task, asked, flags.context));
           RF_ASSIGN_OR_RETURN(auto items, eval::MakeNeedles(tokenizer, text, options));
           out.push_back(std::make_unique<eval::NeedleMeasure>(std::move(items), options, variants));
         }
@@ -358,7 +353,8 @@ absl::Status Plot(const std::string& file, const std::string& folder) {
   if (charts.empty()) {
     return base::Error(absl::StatusCode::kNotFound, "EVAL_NO_CHARTS",
                        absl::StrCat(file, ": nothing to draw in its ", records.size(),
-                                    " records; there are charts of the measures nll, needle and splice"));
+                                    " records; there are charts of the measures nll, needle and splice, and "
+                                    "of a sweep that took times (`--runs 0` draws nothing)"));
   }
   std::error_code error;
   std::filesystem::create_directories(folder, error);  // what is wrong shows when the first chart is written

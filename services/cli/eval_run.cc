@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "engine/fit/corpus.h"
 #include "services/cli/commit.h"
 #include "services/cli/eval_output.h"
+#include "services/common/memory.h"
 
 namespace ridgefill::cli {
 namespace {
@@ -117,6 +119,16 @@ absl::StatusOr<std::string> CorpusText(const std::string& folder) {
   return text;
 }
 
+absl::StatusOr<eval::NeedleOptions> MakeNeedleOptions(const std::string& task,
+                                                      const eval::NeedleOptions& asked, int64_t context) {
+  constexpr int64_t kShort = 2048, kShortTail = 256;
+  RF_RETURN_IF_ERROR(CheckEvalLength(asked.length, context));
+  eval::NeedleOptions out = asked;
+  RF_ASSIGN_OR_RETURN(out.task, Parse("--tasks", task, eval::kAllTasks));
+  if (out.length < kShort) out.tail = std::min(out.tail, kShortTail);
+  return out;
+}
+
 absl::Status RunMeasures(const MeasureRun& run, const Measures& measures) {
   RF_ASSIGN_OR_RETURN(const auto records, eval::JsonLog::Open(run.out));
   RF_ASSIGN_OR_RETURN(const auto items, eval::JsonLog::Open(run.out.empty() ? "" : run.out + ".partial"));
@@ -143,22 +155,27 @@ absl::Status RunMeasures(const MeasureRun& run, const Measures& measures) {
 
 absl::StatusOr<std::vector<std::unique_ptr<ridge::DeviceMaps>>> LoadMapSets(
     const common::LoadedModel& model, const std::string& home, const std::vector<std::string>& names) {
-  std::vector<std::unique_ptr<ridge::DeviceMaps>> out;
+  std::map<int, std::unique_ptr<ridge::MapSet>> sets;  // by split
   for (const std::string& name : names) {
-    RF_ASSIGN_OR_RETURN(const auto set, common::LoadMapSet(home, name, model.hello.model));
+    RF_ASSIGN_OR_RETURN(auto set, common::LoadMapSet(home, name, model.hello.model));
     if (set == nullptr) {
       return base::Error(absl::StatusCode::kInvalidArgument, "EVAL_SPLITS",
                          absl::StrCat("\"", name, "\" names no map set"));
     }
     const int split = set->manifest().split;
-    const auto place = std::lower_bound(out.begin(), out.end(), split,
-                                        [](const auto& maps, int s) { return maps->manifest().split < s; });
-    if (place != out.end() && (*place)->manifest().split == split) {
+    if (!sets.emplace(split, std::move(set)).second) {
       return base::Error(absl::StatusCode::kInvalidArgument, "EVAL_SPLITS",
                          absl::StrCat("two map sets have split ", split, "; the second is ", name));
     }
+  }
+  std::vector<ridge::MapSetManifest> manifests;
+  manifests.reserve(sets.size());
+  for (const auto& [split, set] : sets) manifests.push_back(set->manifest());
+  RF_RETURN_IF_ERROR(common::CheckMapsFit(manifests, *model.backend, common::AvailableMemory()));
+  std::vector<std::unique_ptr<ridge::DeviceMaps>> out;
+  for (const auto& [split, set] : sets) {
     RF_ASSIGN_OR_RETURN(auto maps, ridge::DeviceMaps::Load(*set, *model.backend));
-    out.insert(place, std::move(maps));
+    out.push_back(std::move(maps));
   }
   return out;
 }

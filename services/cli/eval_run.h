@@ -13,7 +13,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/eval/measure.h"
+#include "engine/eval/needle.h"
 #include "engine/ridge/device_maps.h"
+#include "engine/ridge/fill_plan.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "services/cli/command.h"
 #include "services/common/loaded_model.h"
@@ -48,6 +50,15 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> EvalDocuments(const tokenizer:
 // All files of a folder, one after the other: what hides the needles.
 absl::StatusOr<std::string> CorpusText(const std::string& folder);
 
+// What QUALITY may select by.
+inline constexpr ridge::Selector kSelectors[] = {ridge::Selector::kAttention, ridge::Selector::kProbe,
+                                                 ridge::Selector::kRandom, ridge::Selector::kRarity};
+
+// One cell of needles: the task by name, the rest as asked, but that below 2,048 tokens a tail has at most
+// 256 rows, or there would be next to no bulk. EVAL_FLAG, EVAL_LENGTH.
+absl::StatusOr<eval::NeedleOptions> MakeNeedleOptions(const std::string& task,
+                                                      const eval::NeedleOptions& asked, int64_t context);
+
 using Measures = std::vector<std::unique_ptr<eval::Measure>>;
 
 struct MeasureRun {
@@ -60,7 +71,7 @@ struct MeasureRun {
 absl::Status RunMeasures(const MeasureRun& run, const Measures& measures);
 
 // Map sets of different splits for a model that was loaded without, in the order of their splits.
-// EVAL_SPLITS when two have one split.
+// EVAL_SPLITS when two have one split; CheckMapsFit (services/common/loaded_model.h) before any is loaded.
 absl::StatusOr<std::vector<std::unique_ptr<ridge::DeviceMaps>>> LoadMapSets(
     const common::LoadedModel& model, const std::string& home, const std::vector<std::string>& names);
 

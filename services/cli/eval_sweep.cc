@@ -28,8 +28,6 @@ struct SweepFlags {
 // At each split and tail: SPEED where a share is 0, QUALITY with each selector at the others, and the
 // identity fill.
 absl::StatusOr<std::vector<eval::Variant>> Variants(const SweepFlags& flags) {
-  constexpr ridge::Selector kSelectors[] = {ridge::Selector::kAttention, ridge::Selector::kProbe,
-                                            ridge::Selector::kRandom, ridge::Selector::kRarity};
   std::vector<eval::Variant> out;
   for (const float share : flags.shares) {
     if (!(share >= 0 && share <= 1)) {
@@ -109,7 +107,9 @@ void AddPointFlags(CLI::App& command, SweepFlags& flags) {
       ->delimiter(',')
       ->type_name("X,...")
       ->group(group);
-  command.add_option("--selectors", flags.selectors, "How QUALITY selects rows: attention, random, rarity")
+  command
+      .add_option("--selectors", flags.selectors,
+                  "How QUALITY selects rows: attention, probe, random, rarity")
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("SELECTOR,...")
@@ -167,7 +167,7 @@ void AddEvalSweep(CLI::App& eval, Run& run) {
   const auto flags = std::make_shared<SweepFlags>();
   AddPointFlags(*command, *flags);
   AddSweepFlags(*command, *flags);
-  flags->model.AddTo(*command);
+  flags->model.AddSourceTo(*command);
   command->callback([flags, &run] {
     run = [flags](const Environment& environment) { return Sweep(*flags, environment); };
   });

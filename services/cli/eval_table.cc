@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/eval/plot.h"
 #include "services/cli/eval_output.h"
 
 namespace ridgefill::cli {
@@ -34,13 +35,6 @@ std::string Cell(const Record& r) {
   if (measure == "sweep" && r["share"] != 0)
     return absl::StrCat(Text(r, "window"), ", ", Text(r, "selection"), " ", Text(r, "share"));
   return Text(r, "window");
-}
-
-// "ridge", "attention 0.10": the fill, or how and how much of the bulk QUALITY selects.
-std::string RunName(const Record& r) {
-  const std::string selection = Text(r, "selection");
-  if (selection.empty() || selection == "none") return Text(r, "fill");
-  return r.contains("share") ? absl::StrFormat("%s %.3g", selection, r["share"].get<double>()) : selection;
 }
 
 std::string Details(const Record& r) {
@@ -102,12 +96,12 @@ absl::Status EvalProgress::operator()(const eval::Progress& progress) {
 void EvalTable::Add(const Record& record) {
   if (Text(record, "measure") != measure_) {
     measure_ = Text(record, "measure");
-    std::fprintf(stderr, "\n%-8s %-14s %5s %6s %5s  %-24s %4s  %-29s\n", measure_.c_str(), "run", "split",
+    std::fprintf(stderr, "\n%-8s %-22s %5s %6s %5s  %-24s %4s  %-29s\n", measure_.c_str(), "run", "split",
                  "length", "tail", "", "n", Text(record, "figure").c_str());
   }
   const std::string figure = Text(record, "figure");
-  std::fprintf(stderr, "%-8s %-14s %5s %6s %5s  %-24s %4s  %-29s %s\n", Text(record, "mode").c_str(),
-               RunName(record).c_str(), Text(record, "split").c_str(), Text(record, "length").c_str(),
+  std::fprintf(stderr, "%-8s %-22s %5s %6s %5s  %-24s %4s  %-29s %s\n", Text(record, "mode").c_str(),
+               eval::RunName(record).c_str(), Text(record, "split").c_str(), Text(record, "length").c_str(),
                Text(record, "tail").c_str(), Cell(record).c_str(),
                Text(record, record.contains("items") ? "items" : "documents").c_str(),
                Interval(record, figure == "dnll").c_str(), Details(record).c_str());

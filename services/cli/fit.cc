@@ -5,11 +5,9 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -31,6 +29,7 @@ struct FitFlags {
   std::string corpus, out;
   std::vector<std::string> splits;
   AutoFlags search;
+  std::string of_search;  // one of its flags that was given; "" for none
   fit::FitOptions options;
   fit::CorpusOptions documents;
 };
@@ -112,7 +111,6 @@ absl::StatusOr<common::LoadedModel> Load(const FitFlags& flags, const Environmen
 absl::StatusOr<fit::FitResult> FitSets(FitFlags& flags, const common::LoadedModel& model) {
   std::fprintf(stderr, "reading %s\n", flags.corpus.c_str());
   RF_ASSIGN_OR_RETURN(const auto documents, fit::LoadCorpus(*model.tokenizer, flags.corpus, flags.documents));
-  flags.options.out = flags.out;
   flags.options.corpus = flags.corpus;
   ProgressBar bar;
   flags.options.progress = std::ref(bar);
@@ -127,20 +125,21 @@ absl::StatusOr<fit::FitResult> FitSets(FitFlags& flags, const common::LoadedMode
 }
 
 absl::Status FitAuto(FitFlags& flags, const common::LoadedModel& model, const std::string& home) {
-  RF_ASSIGN_OR_RETURN(const SplitSearch search,
-                      SplitSearch::Prepare(model, flags.search, flags.options.tail_default));
   flags.options.splits = flags.search.candidates;
   if (flags.options.splits.empty()) flags.options.splits = CandidateSplits(model.model->config().layers);
+  RF_ASSIGN_OR_RETURN(const SplitSearch search, SplitSearch::Prepare(model, flags.search, flags.options));
+  flags.options.measured_text = search.measured_text();
+  // One candidate too has a folder of its own.
+  if (flags.options.splits.size() == 1) {
+    flags.options.out = absl::StrCat(flags.out, "/split-", flags.options.splits.front());
+  }
   const bool keep_rows = !flags.options.rows_folder.empty();
   if (!keep_rows) flags.options.rows_folder = flags.out + "/rows";  // until all is measured
   RF_ASSIGN_OR_RETURN(const fit::FitResult result, FitSets(flags, model));
   const auto swept = search.Run(result.sets, flags.out, home);
   const auto detail = base::GetErrorDetail(swept.status());
   const bool measured = swept.ok() || (detail.has_value() && detail->reason == "FIT_NO_SPLIT");
-  if (!keep_rows && measured) {
-    std::error_code ignored;
-    std::filesystem::remove_all(flags.options.rows_folder, ignored);
-  }
+  if (!keep_rows && measured) fit::RemoveRows(result);
   RF_RETURN_IF_ERROR(swept.status());
   for (size_t i = 0; i < swept->size(); ++i) {
     if (!(*swept)[i].chosen) continue;
@@ -155,6 +154,11 @@ absl::Status FitAuto(FitFlags& flags, const common::LoadedModel& model, const st
 
 absl::Status Fit(FitFlags& flags, const Environment& environment) {
   RF_ASSIGN_OR_RETURN(flags.options.splits, ParseSplits(flags.splits));
+  flags.options.out = flags.out;
+  if (!flags.options.splits.empty() && !flags.of_search.empty()) {
+    return base::Error(absl::StatusCode::kInvalidArgument, "FIT_SPLIT",
+                       absl::StrCat(flags.of_search, " is of --split auto; without it nothing is measured"));
+  }
   RF_ASSIGN_OR_RETURN(const common::LoadedModel model, Load(flags, environment));
   if (flags.options.splits.empty()) return FitAuto(flags, model, environment.home);
   RF_ASSIGN_OR_RETURN(const fit::FitResult result, FitSets(flags, model));
@@ -260,8 +264,8 @@ void AddMapFlags(CLI::App& command, fit::FitOptions& options) {
 absl::Status Inspect(const std::string& maps, const std::string& home) {
   RF_ASSIGN_OR_RETURN(const std::string folder, common::FindMaps(home, "", maps));
   RF_ASSIGN_OR_RETURN(const auto set, ridge::MapSet::Load(folder));
-  RF_ASSIGN_OR_RETURN(const auto sweep, ridge::ReadSweep(folder));
   PrintManifest(set->manifest());
+  RF_ASSIGN_OR_RETURN(const auto sweep, ridge::ReadSweep(folder));
   PrintSweep(sweep);
   return absl::OkStatus();
 }
@@ -289,8 +293,10 @@ void AddFit(CLI::App& app, Run& run) {
   AddMapFlags(*command, flags->options);
   flags->search.AddTo(*command);
   flags->model.AddSourceTo(*command);
-  command->callback(
-      [flags, &run] { run = [flags](const Environment& environment) { return Fit(*flags, environment); }; });
+  command->callback([flags, command, &run] {
+    flags->of_search = AutoFlags::FirstGiven(*command);
+    run = [flags](const Environment& environment) { return Fit(*flags, environment); };
+  });
 }
 
 void AddInspect(CLI::App& app, Run& run) {

@@ -3,19 +3,28 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/base/file.h"
+#include "engine/base/sha256.h"
 #include "engine/base/status.h"
 #include "engine/eval/needle_measure.h"
 #include "engine/eval/sweep.h"
 #include "engine/eval/text.h"
+#include "engine/fit/corpus.h"
+#include "engine/ridge/manifest.h"
+#include "services/common/memory.h"
 
 namespace ridgefill::cli {
 namespace {
 
-constexpr int64_t kContinuation = 256, kNeedleTail = 256;
+constexpr int64_t kContinuation = 256;
+constexpr char kGroup[] = "Split auto";
 
 std::string Interval(const ridge::SweepFigure& f) {
   const bool loss = f.measure == "nll";
@@ -23,14 +32,34 @@ std::string Interval(const ridge::SweepFigure& f) {
               : absl::StrFormat("%.3f [%.3f, %.3f] of %d", f.mean, f.low, f.high, f.count);
 }
 
+// Map sets of an earlier search with other candidates: none of them is the chosen one of the folder now.
+absl::Status UnmarkOthers(const std::string& out, const std::vector<std::string>& folders) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(out, error)) {
+    const std::string name = entry.path().filename().string(), folder = absl::StrCat(out, "/", name);
+    if (!absl::StartsWith(name, "split-")) continue;
+    if (std::find(folders.begin(), folders.end(), folder) != folders.end()) continue;
+    if (!std::filesystem::exists(absl::StrCat(folder, "/", ridge::kManifestName))) continue;
+    auto sweep = ridge::ReadSweep(folder);
+    if (!sweep.ok()) continue;  // not ours to mend
+    const bool marked =
+        std::any_of(sweep->begin(), sweep->end(), [](const ridge::SweptSplit& s) { return s.chosen; });
+    if (!marked) continue;
+    for (ridge::SweptSplit& swept : *sweep) swept.chosen = false;
+    RF_RETURN_IF_ERROR(ridge::StoreSweep(folder, *sweep));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void AutoFlags::AddTo(CLI::App& command) {
   text.documents = 16;
-  const char* const group = "Split auto";
+  const char* const group = kGroup;
   command
       .add_option("--candidates", candidates,
-                  "Splits to fit and measure (default: eight from the middle of the model to three quarters)")
+                  "Splits to fit and measure (default: at most eight, from the middle of the model to three "
+                  "quarters)")
       ->delimiter(',')
       ->type_name("S,...")
       ->group(group);
@@ -53,7 +82,9 @@ void AutoFlags::AddTo(CLI::App& command) {
       ->capture_default_str()
       ->type_name("DIR")
       ->group(group);
-  command.add_option("--documents", text.documents, "Documents to measure the loss on, or all there are")
+  command
+      .add_option("--documents", text.documents,
+                  "Documents to measure the loss on, at least 5, or all there are")
       ->capture_default_str()
       ->check(CLI::PositiveNumber)
       ->type_name("N")
@@ -78,6 +109,13 @@ void AutoFlags::AddTo(CLI::App& command) {
       ->group(group);
 }
 
+std::string AutoFlags::FirstGiven(const CLI::App& command) {
+  for (const CLI::Option* const option : command.get_options()) {
+    if (option->get_group() == kGroup && option->count() > 0) return option->get_name();
+  }
+  return "";
+}
+
 std::vector<int> CandidateSplits(int layers) {
   constexpr int kMost = 8;
   const int first = layers / 2, last = std::min(first + layers / 4, layers - 2);
@@ -88,25 +126,54 @@ std::vector<int> CandidateSplits(int layers) {
 }
 
 absl::StatusOr<SplitSearch> SplitSearch::Prepare(const common::LoadedModel& model, const AutoFlags& flags,
-                                                 int64_t tail) {
+                                                 const fit::FitOptions& options) {
+  const int64_t tail = options.tail_default;
   SplitSearch out(model, flags, tail);
+  RF_RETURN_IF_ERROR(out.CheckCandidates(options));
   EvalText text = flags.text;
   text.context = model.context_tokens;
   RF_ASSIGN_OR_RETURN(out.documents_, EvalDocuments(*model.tokenizer, text));
   RF_RETURN_IF_ERROR(eval::CheckDocuments(out.documents_, {tail}, kContinuation));
+  if (const auto documents = static_cast<int64_t>(out.documents_.size()); documents < kFewestDocuments) {
+    return base::Error(absl::StatusCode::kInvalidArgument, "FIT_DOCUMENTS",
+                       absl::StrCat("an interval needs at least ", kFewestDocuments,
+                                    " documents to measure the loss on, there are ", documents));
+  }
+  RF_ASSIGN_OR_RETURN(const auto files, fit::TextFiles(text.corpus));
+  for (const std::string& file : files) {
+    RF_ASSIGN_OR_RETURN(const std::string bytes, base::ReadFile(file));
+    out.measured_text_[base::Sha256Hex(bytes)] = file;
+  }
   if (flags.bounds.min_needle > 0) RF_RETURN_IF_ERROR(out.MakeNeedles());
   return out;
+}
+
+absl::Status SplitSearch::CheckCandidates(const fit::FitOptions& options) const {
+  const model::ModelConfig& config = model_.model->config();
+  if (options.splits.empty()) {
+    return base::Error(absl::StatusCode::kInvalidArgument, "FIT_SPLIT",
+                       absl::StrCat("a model of ", config.layers,
+                                    " layers has no split to choose: it takes three layers at least"));
+  }
+  std::vector<ridge::MapSetManifest> sets;
+  for (const int split : options.splits) {
+    ridge::MapSetManifest& set = sets.emplace_back();
+    set.layers = config.layers, set.hidden = config.hidden, set.kv_width = config.kv_width();
+    set.split = split;
+    set.mixture = options.mixture, set.previous_row = options.previous_row;
+  }
+  return common::CheckMapsFit(sets, *model_.backend, common::AvailableMemory());
 }
 
 absl::Status SplitSearch::MakeNeedles() {
   RF_ASSIGN_OR_RETURN(const std::string text, CorpusText(flags_.text.corpus));
   for (const std::string& task : flags_.tasks) {
-    eval::NeedleOptions options;
-    RF_ASSIGN_OR_RETURN(options.task, Parse("--tasks", task, eval::kAllTasks));
-    options.length = flags_.needle_length;
-    options.tail = std::min(tail_, kNeedleTail);
-    options.items = flags_.items;
-    options.seed = flags_.text.seed;
+    eval::NeedleOptions asked;
+    asked.length = flags_.needle_length;
+    asked.tail = tail_;
+    asked.items = flags_.items;
+    asked.seed = flags_.text.seed;
+    RF_ASSIGN_OR_RETURN(const auto options, MakeNeedleOptions(task, asked, model_.context_tokens));
     RF_ASSIGN_OR_RETURN(auto items, eval::MakeNeedles(*model_.tokenizer, text, options));
     needles_.emplace_back(options, std::move(items));
   }
@@ -155,10 +222,12 @@ absl::StatusOr<std::vector<ridge::SweptSplit>> SplitSearch::Run(const std::vecto
   folders.reserve(sets.size());
   for (const fit::FittedSet& set : sets) folders.push_back(set.folder);
   const std::string file = out + "/sweep.jsonl";
+  std::remove(file.c_str());  // what of it is this search's comes again, from the items in FILE.partial
   RF_ASSIGN_OR_RETURN(const std::vector<eval::Record> records, Measure(folders, file, home));
   std::vector<ridge::SweptSplit> swept = eval::SweptSplits(records);
   const absl::Status choice = eval::ChooseSplit(flags_.bounds, swept);
   for (const std::string& folder : folders) RF_RETURN_IF_ERROR(ridge::StoreSweep(folder, swept));
+  RF_RETURN_IF_ERROR(UnmarkOthers(out, folders));
   std::remove((file + ".partial").c_str());
   if (!choice.ok()) {
     return base::WithContext(choice, absl::StrCat("the sets of all candidates are kept in ", out));

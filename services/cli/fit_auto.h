@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,19 +30,28 @@ struct AutoFlags {
   std::vector<std::string> tasks = {"single", "multi_key"};
 
   void AddTo(CLI::App& command);
+  // Of the flags that AddTo added the first that was given; "" for none.
+  static std::string FirstGiven(const CLI::App& command);
 };
 
-// At most eight, from the middle of the model to three quarters: 15 to 22 of 30 layers.
+// At most eight, from the middle of the model to three quarters: 15 to 22 of 30 layers. None below three
+// layers.
 std::vector<int> CandidateSplits(int layers);
 
 // Not thread-safe; the model must outlive it.
 class SplitSearch {
  public:
-  // What the candidates will be measured on; before anything is fitted, so that what is wrong shows at once.
+  // What the candidates will be measured on; before anything is fitted, so that what is wrong shows at once:
+  // FIT_DOCUMENTS below kFewestDocuments, and when all candidates' maps will not fit beside each other.
   static absl::StatusOr<SplitSearch> Prepare(const common::LoadedModel& model, const AutoFlags& flags,
-                                             int64_t tail);
+                                             const fit::FitOptions& options);
+  // A bootstrap over fewer bounds nothing.
+  static constexpr int64_t kFewestDocuments = 5;
+  // Path by sha256.
+  const std::map<std::string, std::string>& measured_text() const { return measured_text_; }
 
-  // Measures the sets, stores the search in each and marks the chosen one. Records go to <out>/sweep.jsonl.
+  // Measures the sets, stores the search in each and marks the chosen one, which no other set in
+  // <out>/split-<S> is any more. Records go to <out>/sweep.jsonl, in place of an earlier search's.
   // FIT_NO_SPLIT when none is within the bounds; the search is stored then as well.
   absl::StatusOr<std::vector<ridge::SweptSplit>> Run(const std::vector<fit::FittedSet>& sets,
                                                      const std::string& out, const std::string& home) const;
@@ -49,6 +59,7 @@ class SplitSearch {
  private:
   SplitSearch(const common::LoadedModel& model, const AutoFlags& flags, int64_t tail)
       : model_(model), flags_(flags), tail_(tail) {}
+  absl::Status CheckCandidates(const fit::FitOptions& options) const;
   absl::Status MakeNeedles();
   absl::StatusOr<std::vector<eval::Record>> Measure(const std::vector<std::string>& folders,
                                                     const std::string& out, const std::string& home) const;
@@ -56,6 +67,7 @@ class SplitSearch {
   const common::LoadedModel& model_;
   const AutoFlags flags_;
   const int64_t tail_;
+  std::map<std::string, std::string> measured_text_;
   std::vector<std::vector<int32_t>> documents_;
   std::vector<std::pair<eval::NeedleOptions, std::vector<eval::NeedleItem>>> needles_;  // by task
 };

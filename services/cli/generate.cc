@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
@@ -18,6 +17,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "services/cli/client.h"
 #include "services/cli/command.h"
+#include "services/common/convert.h"
 
 namespace ridgefill::cli {
 namespace {
@@ -118,10 +118,6 @@ absl::StatusOr<Answered> Ask(Client& client, const v1::GenerateRequest& request,
   return answered;
 }
 
-std::string WireFormName(v1::WireForm form) {
-  return absl::AsciiStrToLower(absl::StripPrefix(v1::WireForm_Name(form), "WIRE_FORM_"));
-}
-
 std::string Report(const Answered& answered) {
   const auto& fill = answered.started.fill();
   const auto& timing = answered.finished.timing();
@@ -136,10 +132,10 @@ std::string Report(const Answered& answered) {
       "[%d tokens, %.1f tokens/s, total %.3f s, %s, seed %d]\n",
       absl::StripPrefix(v1::FillMode_Name(fill.mode()), "FILL_MODE_"), fill.reason(), fill.split(),
       fill.tail(), fill.filled(), usage.prompt_tokens(), fill.exact(), fill.outliers(), fill.selected(),
-      fill.cached(), WireFormName(fill.wire_form()), timing.ttft(), timing.admission_wait(), timing.route(),
-      timing.decode_queue(), timing.prefill_queue(), timing.prefill_compute(), timing.transfer_exposed(),
-      timing.late_pass(), timing.first_step(), usage.generated_tokens(), rate, timing.total(),
-      absl::StripPrefix(v1::FinishReason_Name(answered.finished.reason()), "FINISH_REASON_"),
+      fill.cached(), common::WireFormName(fill.wire_form()), timing.ttft(), timing.admission_wait(),
+      timing.route(), timing.decode_queue(), timing.prefill_queue(), timing.prefill_compute(),
+      timing.transfer_exposed(), timing.late_pass(), timing.first_step(), usage.generated_tokens(), rate,
+      timing.total(), absl::StripPrefix(v1::FinishReason_Name(answered.finished.reason()), "FINISH_REASON_"),
       answered.started.seed());
 }
 

@@ -4,7 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "engine/base/status.h"
 
@@ -82,6 +84,10 @@ absl::StatusOr<ridge::Selector> FromProto(v1::Selector selector) {
 
 v1::WireForm ToProto(ridge::WireForm form) {
   return form == ridge::WireForm::kHidden ? v1::WIRE_FORM_HIDDEN : v1::WIRE_FORM_KV;
+}
+
+std::string WireFormName(v1::WireForm form) {
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::WireForm_Name(form), "WIRE_FORM_"));
 }
 
 v1::Hello ToProto(const runtime::Hello& hello) {

@@ -2,6 +2,8 @@
 // enum value or number that the engine's type cannot hold is refused by field name. Pure functions.
 #pragma once
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "engine/ridge/fill_plan.h"
 #include "engine/runtime/decode_engine.h"
@@ -19,6 +21,7 @@ v1::Selector ToProto(ridge::Selector selector);
 absl::StatusOr<ridge::Selector> FromProto(v1::Selector selector);
 
 v1::WireForm ToProto(ridge::WireForm form);
+std::string WireFormName(v1::WireForm form);  // as ridge::Name: "kv", "hidden"
 
 v1::Hello ToProto(const runtime::Hello& hello);
 runtime::Hello FromProto(const v1::Hello& hello);

@@ -23,15 +23,14 @@ int64_t BlockBytes(const model::ModelConfig& config) {
 int64_t BlocksFor(int64_t tokens) { return (tokens + kernels::kBlockTokens - 1) / kernels::kBlockTokens; }
 
 // Bytes of one packed parameter, before anything is loaded: 16 bits everywhere but on the oracle.
-int64_t ParameterBytes(const config::v1::BackendConfig& backend) {
-  return backend.kind() == "reference" ? 4 : 2;
-}
+int64_t ParameterBytes(absl::string_view backend) { return backend == "reference" ? 4 : 2; }
 
 absl::Status CheckMemory(const LoadModelOptions& options, const model::ModelConfig& config, int layers,
                          const ridge::MapSet* maps) {
   MemoryNeed need;
   const bool all = layers == config.layers;
-  need.parts.emplace_back("weights", WeightBytes(config, layers, all, ParameterBytes(options.backend)));
+  need.parts.emplace_back("weights",
+                          WeightBytes(config, layers, all, ParameterBytes(options.backend.kind())));
   const int64_t context = options.context_tokens > 0 ? options.context_tokens : config.context;
   need.parts.emplace_back(
       "KV cache",
@@ -43,7 +42,7 @@ absl::Status CheckMemory(const LoadModelOptions& options, const model::ModelConf
     const int64_t rows_kept = BlocksInMemory(config, options.kv_memory_mb) * kernels::kBlockTokens +
                               options.kv_cache_contexts * context;
     need.parts.emplace_back("rows that filled modes keep", rows_kept * config.hidden * 4);
-    need.parts.emplace_back("maps", MapParameters(manifest) * ParameterBytes(options.backend));
+    need.parts.emplace_back("maps", MapParameters(manifest) * ParameterBytes(options.backend.kind()));
   }
   return CheckFits(need, AvailableMemory());
 }
@@ -159,6 +158,18 @@ int64_t MapParameters(const ridge::MapSetManifest& manifest) {
   const int64_t layer = ridge::MapRows(manifest) * manifest.mixture * (ridge::MapInputs(manifest) + 1);
   const int64_t gate = manifest.mixture > 1 ? int64_t{manifest.mixture} * (manifest.hidden + 1) : 0;
   return layer * (manifest.layers - manifest.split - 1) + gate;
+}
+
+absl::Status CheckMapsFit(const std::vector<ridge::MapSetManifest>& sets, const kernels::Backend& backend,
+                          int64_t available) {
+  MemoryNeed need;
+  for (const ridge::MapSetManifest& manifest : sets) {
+    need.parts.emplace_back(absl::StrCat("split ", manifest.split),
+                            MapParameters(manifest) * ParameterBytes(backend.capabilities().name));
+  }
+  need.what = "all map sets beside each other";
+  need.advice = "take fewer splits, or sets of a smaller mixture";
+  return CheckFits(need, available);
 }
 
 int64_t BlocksInMemory(const model::ModelConfig& config, int64_t mb) {

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/model/model.h"
 #include "engine/ridge/device_maps.h"
@@ -63,6 +65,10 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const config::v1::
 
 // Of a loaded set: all maps, their biases and the gate.
 int64_t MapParameters(const ridge::MapSetManifest& manifest);
+// RESOURCE_EXHAUSTED (MODEL_DOES_NOT_FIT) when several sets, all loaded beside a model that is loaded
+// already, take more than is `available` (memory.h).
+absl::Status CheckMapsFit(const std::vector<ridge::MapSetManifest>& sets, const kernels::Backend& backend,
+                          int64_t available);
 
 // Blocks that fit into so many MB, over all layers.
 int64_t BlocksInMemory(const model::ModelConfig& config, int64_t mb);

@@ -42,11 +42,9 @@ absl::Status CheckFits(const MemoryNeed& need, int64_t available) {
   for (const auto& [name, bytes] : need.parts) {
     absl::StrAppend(&terms, terms.empty() ? "" : " + ", name, " ", Mb(bytes));
   }
-  return base::Error(
-      absl::StatusCode::kResourceExhausted, "MODEL_DOES_NOT_FIT",
-      absl::StrCat("the model does not fit: ", terms, " = ", Mb(need.total()), ", but ", Mb(available),
-                   " are available; lower kv_memory_mb or context_tokens, or take "
-                   "a smaller model"));
+  return base::Error(absl::StatusCode::kResourceExhausted, "MODEL_DOES_NOT_FIT",
+                     absl::StrCat(need.what, " does not fit: ", terms, " = ", Mb(need.total()), ", but ",
+                                  Mb(available), " are available; ", need.advice));
 }
 
 int64_t WeightBytes(const model::ModelConfig& config, int layers, bool with_head, int64_t parameter_bytes) {

@@ -15,6 +15,8 @@ namespace ridgefill::common {
 // What a worker is about to allocate, in bytes, each with a name for the message.
 struct MemoryNeed {
   std::vector<std::pair<std::string, int64_t>> parts;
+  std::string what = "the model";
+  std::string advice = "lower kv_memory_mb or context_tokens, or take a smaller model";
   int64_t total() const;
 };
 

@@ -20,6 +20,12 @@ v1::DescribeDecodeResponse Describe(const common::LoadedModel& model) {
   v1::DescribeDecodeResponse out;
   *out.mutable_hello() = common::ToProto(model.hello);
   out.set_context_tokens(model.context_tokens);
+  if (model.map_set == nullptr) return out;
+  const ridge::MapSetManifest& maps = model.map_set->manifest();
+  out.set_split(maps.split);
+  out.set_tail_default(maps.tail_default);
+  out.set_tail_minimum(maps.tail_minimum);
+  out.set_min_bulk(maps.min_bulk);
   return out;
 }
 

@@ -125,16 +125,19 @@ absl::StatusOr<GenerateCall::Route> GenerateCall::ChooseRoute() {
                            parsed_.selector};
   RF_ASSIGN_OR_RETURN(route.prefill, ChoosePrefill(WantsMaps(core_.policy, prompt)));
   PrefillFacts facts;
-  if (route.prefill.has_value()) facts = core_.prefill.report(route.prefill->index()).prefill;
+  if (route.prefill.has_value()) {
+    const WorkerReport report = core_.prefill.report(route.prefill->index());
+    facts = {report.layers, report.loaded_layers, report.maps};
+  }
   std::vector<int> avoid;
   {
     absl::MutexLock lock(&mutex_);
     avoid = avoid_decode_;
   }
-  auto decode = core_.decode.Pick(avoid);
+  auto decode = core_.decode.Pick(avoid, WantsMapsOnDecode(core_.policy, prompt));
   // Without a decode worker what is wrong with the request comes first.
-  const bool no_maps = decode.ok() && core_.decode.report(decode->index()).maps_digest.empty();
-  RF_ASSIGN_OR_RETURN(route.decision, Decide(core_.policy, prompt, facts, {!no_maps}));
+  const MapFacts maps = decode.ok() ? core_.decode.report(decode->index()).maps : facts.maps;
+  RF_ASSIGN_OR_RETURN(route.decision, Decide(core_.policy, prompt, facts, maps));
   if (route.decision.local) route.prefill.reset();
   RF_ASSIGN_OR_RETURN(route.decode, std::move(decode));
   const int64_t worker_context = core_.decode.report(route.decode->index()).context_tokens;

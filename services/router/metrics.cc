@@ -3,7 +3,6 @@
 #include <array>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "engine/base/log.h"
@@ -11,6 +10,7 @@
 #include "prometheus/counter.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
+#include "services/common/convert.h"
 #include "services/common/status.h"
 
 namespace ridgefill::router {
@@ -35,10 +35,6 @@ const Histogram::BucketBoundaries& TokenTimeBuckets() {
 
 std::string ModeName(v1::FillMode mode) {
   return std::string(absl::StripPrefix(v1::FillMode_Name(mode), "FILL_MODE_"));
-}
-
-std::string WireFormName(v1::WireForm form) {
-  return absl::AsciiStrToLower(absl::StripPrefix(v1::WireForm_Name(form), "WIRE_FORM_"));
 }
 
 std::array<std::pair<const char*, double>, 8> Parts(const v1::Timing& timing) {
@@ -141,7 +137,7 @@ void LogRequest(const RequestRecord& record) {
              {"mode", ModeName(record.fill.mode())},
              {"reason", record.fill.reason()},
              {"split", int64_t{record.fill.split()}},
-             {"wire_form", WireFormName(record.fill.wire_form())},
+             {"wire_form", common::WireFormName(record.fill.wire_form())},
              {"prompt_tokens", record.prompt_tokens},
              {"filled_tokens", record.fill.filled()},
              {"exact_tokens", record.fill.exact()},

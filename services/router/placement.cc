@@ -38,7 +38,7 @@ absl::StatusOr<Placement::Lease> Placement::Pick(absl::Span<const int> avoid, Ma
     if (!state.report.serving) continue;
     const bool avoided = std::find(avoid.begin(), avoid.end(), i) != avoid.end();
     const int turn = (i - last_ - 1 + 2 * count) % count;  // who came longest ago goes first
-    const bool bare = state.report.prefill.split == 0;
+    const bool bare = state.report.maps_digest.empty();
     const Rank rank(maps == MapsWanted::kRequired && bare, avoided, maps == MapsWanted::kPreferred && bare,
                     state.in_flight + state.others, turn);
     if (best < 0 || rank < best_rank) {
@@ -89,7 +89,7 @@ std::optional<WorkerReport> Placement::Example() const {
   std::optional<WorkerReport> example;
   for (const State& state : states_) {
     if (!state.seen) continue;
-    if (state.report.prefill.split > 0) return state.report;
+    if (!state.report.maps_digest.empty()) return state.report;
     if (!example.has_value()) example = state.report;
   }
   return example;

@@ -17,10 +17,11 @@ namespace ridgefill::router {
 // What the last check of a worker found. Load counts requests.
 struct WorkerReport {
   bool serving = false;
-  int64_t load = 0;            // queued and running there, from all routers
-  int64_t context_tokens = 0;  // 0: not known
-  PrefillFacts prefill;        // prefill workers only
-  std::string maps_digest;
+  int64_t load = 0;                   // queued and running there, from all routers
+  int64_t context_tokens = 0;         // 0: not known
+  int layers = 0, loaded_layers = 0;  // prefill workers only: as in PrefillFacts
+  MapFacts maps;
+  std::string maps_digest;  // empty: no maps
 };
 
 // The workers of one role. Thread-safe.

@@ -47,15 +47,18 @@ void Describe(const Core& core, v1::ModelInfo& out) {
   out.set_context_tokens(std::min(core.limits.context_tokens, worker_context));
   out.add_modes(v1::FILL_MODE_AUTO);
   out.add_modes(v1::FILL_MODE_EXACT);
-  const auto prefill = core.prefill.Example();
-  if (!prefill.has_value() || prefill->prefill.split == 0) return;
+  // In wire form `hidden` the decode workers' maps will do.
+  auto example = core.prefill.Example();
+  const bool hidden = core.policy.wire_form == ridge::WireForm::kHidden;
+  if (example.has_value() && example->maps.split == 0 && hidden) example = decode;
+  if (!example.has_value() || example->maps.split == 0) return;
   if (!core.policy.forbid_filled) {
     out.add_modes(v1::FILL_MODE_SPEED);
     out.add_modes(v1::FILL_MODE_QUALITY);
   }
-  out.set_split(prefill->prefill.split);
-  out.set_tail(core.policy.tail > 0 ? core.policy.tail : prefill->prefill.tail_default);
-  out.set_maps_digest(prefill->maps_digest);
+  out.set_split(example->maps.split);
+  out.set_tail(core.policy.tail > 0 ? core.policy.tail : example->maps.tail_default);
+  out.set_maps_digest(example->maps_digest);
 }
 
 }  // namespace

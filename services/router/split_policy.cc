@@ -17,8 +17,17 @@ bool AsksForFill(const PromptFacts& prompt) {
   return prompt.mode == Mode::kSpeed || prompt.mode == Mode::kQuality;
 }
 
-absl::Status CheckAsked(const PolicyOptions& options, const PromptFacts& prompt,
-                        const PrefillFacts& prefill) {
+bool AsksForProbe(const PromptFacts& prompt) {
+  return prompt.mode == Mode::kQuality && prompt.selector == ridge::Selector::kProbe;
+}
+
+// The maps of whoever would fill.
+const MapFacts& FillingMaps(const PolicyOptions& options, const PromptFacts& prompt, const MapFacts& prefill,
+                            const MapFacts& decode) {
+  return prefill.split == 0 && WantsMapsOnDecode(options, prompt) != MapsWanted::kNo ? decode : prefill;
+}
+
+absl::Status CheckAsked(const PolicyOptions& options, const PromptFacts& prompt, const MapFacts& maps) {
   if (!AsksForFill(prompt)) return absl::OkStatus();
   if (options.forbid_filled) {
     return base::Error(absl::StatusCode::kFailedPrecondition, "MODE_FORBIDDEN",
@@ -33,7 +42,7 @@ absl::Status CheckAsked(const PolicyOptions& options, const PromptFacts& prompt,
     return base::FieldError("selection.share", "SHARE_RANGE",
                             absl::StrCat("must be in [0, ", options.max_share, "], got ", *prompt.share));
   }
-  if (prefill.split == 0) {
+  if (maps.split == 0) {
     return base::Error(
         absl::StatusCode::kFailedPrecondition, "NO_MAPS",
         absl::StrCat("mode ", ridge::Name(prompt.mode),
@@ -43,14 +52,14 @@ absl::Status CheckAsked(const PolicyOptions& options, const PromptFacts& prompt,
 }
 
 // Why the prompt must run EXACT; empty when it may be filled.
-std::string WhyExact(const PolicyOptions& options, const PromptFacts& prompt, const PrefillFacts& prefill,
+std::string WhyExact(const PolicyOptions& options, const PromptFacts& prompt, const MapFacts& maps,
                      int tail) {
   const bool automatic = prompt.mode == Mode::kAuto;
   if (prompt.mode == Mode::kExact) return "REQUESTED";
   if (prompt.prompt_logprobs) return "PROMPT_LOGPROBS";
   if (options.forbid_filled) return "OPERATOR";
-  if (prefill.split == 0) return "NO_MAPS";
-  if (prompt.tokens < tail + prefill.min_bulk) return "SHORT_PROMPT";
+  if (maps.split == 0) return "NO_MAPS";
+  if (prompt.tokens < tail + maps.min_bulk) return "SHORT_PROMPT";
   if (automatic && prompt.tokens < options.auto_min_tokens) return "BELOW_AUTO_MIN";
   return "";
 }
@@ -60,7 +69,7 @@ FillDecision Exact(const PolicyOptions& options, const PromptFacts& prompt, cons
   FillDecision decision;
   decision.mode = Mode::kExact;
   decision.reason = reason;
-  decision.split = prefill.split;
+  decision.split = prefill.maps.split;
   if (prefill.layers == 0 || prompt.prompt_logprobs || prompt.uncached <= options.local_max_tokens) {
     decision.local = true;
     if (prefill.layers == 0) decision.reason = "NO_PREFILL_WORKERS";
@@ -81,25 +90,33 @@ MapsWanted WantsMaps(const PolicyOptions& options, const PromptFacts& prompt) {
   return may_fill ? MapsWanted::kPreferred : MapsWanted::kNo;
 }
 
+MapsWanted WantsMapsOnDecode(const PolicyOptions& options, const PromptFacts& prompt) {
+  if (WantsMaps(options, prompt) == MapsWanted::kNo) return MapsWanted::kNo;
+  if (AsksForProbe(prompt)) return MapsWanted::kRequired;
+  return options.wire_form == ridge::WireForm::kHidden ? MapsWanted::kPreferred : MapsWanted::kNo;
+}
+
 absl::StatusOr<FillDecision> Decide(const PolicyOptions& options, const PromptFacts& prompt,
-                                    const PrefillFacts& prefill, const DecodeFacts& decode) {
-  RF_RETURN_IF_ERROR(CheckAsked(options, prompt, prefill));
-  const int tail = std::max(options.tail > 0 ? options.tail : prefill.tail_default, prefill.tail_minimum);
-  const std::string why_exact = WhyExact(options, prompt, prefill, tail);
+                                    const PrefillFacts& prefill, const MapFacts& decode) {
+  const MapFacts& maps = FillingMaps(options, prompt, prefill.maps, decode);
+  RF_RETURN_IF_ERROR(CheckAsked(options, prompt, maps));
+  const int tail = std::max(options.tail > 0 ? options.tail : maps.tail_default, maps.tail_minimum);
+  const std::string why_exact = WhyExact(options, prompt, maps, tail);
   if (!why_exact.empty()) return Exact(options, prompt, prefill, why_exact);
   FillDecision decision;
   decision.mode = prompt.mode == Mode::kQuality ? Mode::kQuality : Mode::kSpeed;
   if (decision.mode == Mode::kQuality) {
     decision.share = prompt.share.value_or(options.share);
     decision.selector = prompt.selector;
+    if (!ridge::HasRoomForAWindow(decision, prompt.tokens - tail)) decision.share = 0;
   }
-  if (decode.has_maps) {
+  if (decode.split > 0) {
     decision.wire_form = ridge::NeedsProbe(decision) ? ridge::WireForm::kHidden : options.wire_form;
   } else if (ridge::NeedsProbe(decision)) {
     return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
                        "selector PROBE needs a decode worker with a map set; use ATTENTION");
   }
-  decision.split = prefill.split;
+  decision.split = maps.split;
   decision.tail = tail;
   decision.reason = prompt.mode == Mode::kAuto ? "LONG_PROMPT" : "REQUESTED";
   return decision;

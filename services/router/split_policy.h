@@ -29,34 +29,38 @@ struct PromptFacts {
   ridge::Selector selector = ridge::Selector::kAttention;
 };
 
-// What the prefill worker said about itself. Without any worker: all zero.
-struct PrefillFacts {
-  int layers = 0;         // of the model; 0: there is no prefill worker
-  int loaded_layers = 0;  // layers [0, loaded_layers)
-  int split = 0;          // of its map set; 0: no maps
+// What a worker said about its map set. Without one: all zero.
+struct MapFacts {
+  int split = 0;
   int tail_default = 0, tail_minimum = 0;
   int min_bulk = 0;
 };
 
-struct DecodeFacts {
-  bool has_maps = true;  // it can fill
+// What the prefill worker said about itself. Without any worker: all zero.
+struct PrefillFacts {
+  int layers = 0;         // of the model; 0: there is no prefill worker
+  int loaded_layers = 0;  // layers [0, loaded_layers)
+  MapFacts maps;
 };
 
-// What the prompt wants of its prefill worker, asked before one is chosen.
+// What the prompt wants of a worker, asked before one is chosen.
 enum class MapsWanted {
   kNo,
-  kPreferred,  // AUTO that would be filled: without maps it runs EXACT
-  kRequired,   // SPEED or QUALITY: without maps it fails
+  kPreferred,  // on prefill AUTO that would be filled: without maps it runs EXACT; on decode wire form
+               // `hidden`
+  kRequired,   // SPEED or QUALITY, a probe: without maps it fails
 };
-MapsWanted WantsMaps(const PolicyOptions& options, const PromptFacts& prompt);
+MapsWanted WantsMaps(const PolicyOptions& options, const PromptFacts& prompt);          // of prefill
+MapsWanted WantsMapsOnDecode(const PolicyOptions& options, const PromptFacts& prompt);  // of decode
 
 // FAILED_PRECONDITION (MODE_FORBIDDEN, NO_MAPS), INVALID_ARGUMENT (PROMPT_LOGPROBS_EXACT_ONLY, SHARE_RANGE).
 // The decision's reason: REQUESTED, LONG_PROMPT, or why the prompt runs EXACT although more
 // was possible: SHORT_PROMPT, NO_MAPS, BELOW_AUTO_MIN, OPERATOR, PROMPT_LOGPROBS; LOCAL where decode
 // prefills, NO_PREFILL_WORKERS where it must.
 // Where the operator wants wire form `hidden` and the decode worker has no maps, it is `kv`: the bits are the
-// same.
+// same. Where wire form `hidden` is wanted, of an operator or a probe, and the prefill worker has no maps,
+// the decode worker's say what there is to decide. A share that leaves no room for a window becomes 0.
 absl::StatusOr<ridge::FillDecision> Decide(const PolicyOptions& options, const PromptFacts& prompt,
-                                           const PrefillFacts& prefill, const DecodeFacts& decode = {});
+                                           const PrefillFacts& prefill, const MapFacts& decode);
 
 }  // namespace ridgefill::router

@@ -22,8 +22,10 @@ WorkerReport ReportOf(const v1::DescribePrefillResponse& description) {
   report.load = int64_t{description.queued()} + description.running();
   report.context_tokens = description.context_tokens();
   report.maps_digest = description.hello().maps_digest();
-  report.prefill = {description.layers(),       description.loaded_layers(), description.split(),
-                    description.tail_default(), description.tail_minimum(),  description.min_bulk()};
+  report.layers = description.layers();
+  report.loaded_layers = description.loaded_layers();
+  report.maps = {description.split(), description.tail_default(), description.tail_minimum(),
+                 description.min_bulk()};
   return report;
 }
 
@@ -32,6 +34,8 @@ WorkerReport ReportOf(const v1::DescribeDecodeResponse& description) {
   report.load = int64_t{description.queued()} + description.running();
   report.context_tokens = description.context_tokens();
   report.maps_digest = description.hello().maps_digest();
+  report.maps = {description.split(), description.tail_default(), description.tail_minimum(),
+                 description.min_bulk()};
   return report;
 }
 

@@ -52,7 +52,7 @@ class Eval(unittest.TestCase):
             self.assertEqual((record["measure"], record["documents"], len(record["values"])), ("nll", 4, 4))
             self.assertLessEqual(record["low"], record["mean"])
             self.assertLessEqual(record["mean"], record["high"])
-        for run_name in ("ridge", "identity", "attention 0.1", "random 0.1"):
+        for run_name in ("ridge", "identity", "ridge, attention 0.1", "ridge, random 0.1"):
             self.assertRegex(result.stderr, rf"(SPEED|QUALITY) +{run_name} ")
 
     def test_records_of_every_measure_make_charts(self):

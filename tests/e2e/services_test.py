@@ -106,9 +106,25 @@ class Answers(unittest.TestCase):
         with h.running(routed, bare):
             self.assertEqual(logprobs(ask(h.stub(routed), 300, SPEED, 8, **WITH_LOGPROBS)),
                              logprobs(ask(api, 300, SPEED, 8, **WITH_LOGPROBS)))
-            selection = pb.SelectionOptions(selector=pb.SELECTOR_PROBE)
+            selection = pb.SelectionOptions(share=0.25, selector=pb.SELECTOR_PROBE)
             error = h.error_of(lambda: ask(h.stub(routed), 300, QUALITY, 8, selection=selection))
             self.assertEqual((error.code, error.reason), (grpc.StatusCode.FAILED_PRECONDITION, "NO_MAPS"))
+            # Beside one that has maps a probe never comes to it.
+            both = h.router([prefill], [bare, decode])
+            with h.running(both):
+                for _ in range(6):
+                    fill = ask(h.stub(both), 300, QUALITY, 2, selection=selection).started.fill
+                    self.assertEqual(fill.wire_form, pb.WIRE_FORM_HIDDEN)
+
+    def test_in_wire_form_hidden_the_prefill_worker_needs_no_maps(self):
+        bare = h.prefill("--maps", "none")
+        routed = h.router([bare], [decode], "--wire_form", "hidden")
+        with h.running(routed, bare):
+            self.assertIn(SPEED, h.stub(routed).ListModels(pb.ListModelsRequest()).models[0].modes)
+            for mode, options in ((SPEED, {}), (QUALITY, SELECTION)):
+                other = ask(h.stub(routed), 300, mode, 8, **WITH_LOGPROBS, **options)
+                self.assertEqual(other.started.fill.wire_form, pb.WIRE_FORM_HIDDEN)
+                self.assertEqual(logprobs(other), logprobs(ask(api, 300, mode, 8, **WITH_LOGPROBS, **options)))
 
     def test_all_rows_exact_equals_no_maps_bit_for_bit(self):
         plain_prefill, plain_decode = h.prefill("--maps", "none"), h.decode("--maps", "none")

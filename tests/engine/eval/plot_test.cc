@@ -115,6 +115,25 @@ TEST(Plot, ASweepIsDrawnAsLossAgainstTimeWithTheBestJoined) {
   EXPECT_THAT(Find(charts[1].second, "best")->points, SizeIs(3));
 }
 
+// Times of another program, machine or prompt are not to be compared.
+TEST(Plot, SweepsOfDifferentMachinesAreDrawnApart) {
+  const auto charts = [](auto change) {
+    Record records[] = {Swept(15, "ridge", 0, 0.5, 1), Swept(18, "ridge", 0, 0.1, 0.1)};
+    for (Record& r : records) {
+      r["backend"] = "cpu", r["isa"] = "avx512", r["commit"] = "abc";
+      r["ttft"] = {{"threads", 2}, {"prompt_tokens", 3840}};
+    }
+    change(records[1]);
+    return ChartsOf(records).size();
+  };
+  EXPECT_EQ(charts([](Record&) {}), 1u);
+  EXPECT_EQ(charts([](Record& r) { r["backend"] = "cuda"; }), 2u);
+  EXPECT_EQ(charts([](Record& r) { r["isa"] = "avx2"; }), 2u);
+  EXPECT_EQ(charts([](Record& r) { r["commit"] = "def"; }), 2u);
+  EXPECT_EQ(charts([](Record& r) { r["ttft"]["threads"] = 16; }), 2u);
+  EXPECT_EQ(charts([](Record& r) { r["ttft"]["prompt_tokens"] = 1000; }), 2u);
+}
+
 // From 0.5 to 1 on the x axis: 80 to 550 on paper.
 TEST(Plot, NumbersStandWhereTheyBelong) {
   const Record records[] = {Swept(15, "ridge", 0, 0.5, 1), Swept(18, "ridge", 0, 0.75, 0.5)};

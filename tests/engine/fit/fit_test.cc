@@ -86,6 +86,10 @@ class FitTest : public testing::Test {
     const model::ModelConfig& config = model_->config();
     return {identity_, config.layers, config.hidden, config.kv_width(), config.heads_kv, {kSplit}, 8};
   }
+  // Rows of all documents in place of the model's: two bundles of directions at scales over three orders of
+  // magnitude; K and V are linear in the directions of the row and of the row before, by the bundle's own
+  // law.
+  void WriteLawfulRows(const FitOptions& options) const;
   // mass [heads_kv, tokens] against a softmax over the cached keys, written out.
   void ExpectMass(runtime::SequencePass& pass, int layer, const std::vector<float>& q,
                   const std::vector<float>& mass) const;
@@ -128,6 +132,51 @@ void FitTest::ExpectMass(runtime::SequencePass& pass, int layer, const std::vect
   for (int64_t i = 0; i < config.heads_kv * kTokens; ++i) {
     const double want = asked[i % kTokens] > 0 ? sum[i] / asked[i % kTokens] : 0;
     ASSERT_NEAR(mass[i], want, 1e-5 * (1 + want)) << "layer " << layer << " at " << i;
+  }
+}
+
+void FitTest::WriteLawfulRows(const FitOptions& options) const {
+  const RowsKey key = Key();
+  const int64_t d = key.hidden, outputs = 2 * int64_t{key.kv_width};
+  base::Rng rng(5);
+  const auto random = [&](int64_t count) {
+    std::vector<float> out(count);
+    for (float& value : out) value = static_cast<float>(rng.NextDouble() - 0.5);
+    return out;
+  };
+  const std::vector<float> centre = random(d), laws = random(2 * 2 * d * outputs);
+  std::filesystem::create_directories(options.rows_folder);
+  for (size_t i = 0; i < documents_.size(); ++i) {
+    DocumentRows rows;
+    rows.digest = TokensDigest(documents_[i].ids);
+    rows.held_out = static_cast<int64_t>(i) < options.held_out_documents;
+    rows.tokens = static_cast<int64_t>(documents_[i].ids.size());
+    std::vector<std::vector<float>> unit(rows.tokens);  // of root mean square 1
+    for (int64_t row = 0; row < rows.tokens; ++row) {
+      const int64_t bundle = static_cast<int64_t>(rng.NextBelow(2));
+      std::vector<float>& x = unit[row] = random(d);
+      float square = 0;
+      for (int64_t j = 0; j < d; ++j) {
+        x[j] += (bundle == 0 ? 1.0f : -1.0f) * centre[j];
+        square += x[j] * x[j];
+      }
+      const float scale = std::pow(10.0f, static_cast<float>(3 * rng.NextDouble() - 1));
+      for (float& value : x) value /= std::sqrt(square / static_cast<float>(d));
+      for (const float value : x) rows.hidden[kSplit].push_back(scale * value);
+      const std::vector<float>& before = unit[std::max<int64_t>(0, row - 1)];
+      for (int64_t o = 0; o < outputs; ++o) {
+        const float* const law = &laws[(bundle * outputs + o) * 2 * d];
+        float y = 1;
+        for (int64_t j = 0; j < d; ++j) y += law[j] * x[j] + law[d + j] * before[j];
+        rows.kv[kSplit + 1].push_back(base::F32ToBF16(y));
+      }
+    }
+    rows.mass[kSplit + 1] = random(key.heads_kv * rows.tokens);
+    for (float& mass : rows.mass[kSplit + 1]) mass += 0.6f;
+    rows.kv[kSplit + 2] = rows.kv[kSplit + 1];
+    rows.mass[kSplit + 2] = rows.mass[kSplit + 1];
+    const std::string name = absl::StrCat("/", absl::Dec(i, absl::kZeroPad5), ".safetensors");
+    ASSERT_TRUE(SaveRows(options.rows_folder + name, key, rows).ok());
   }
 }
 
@@ -266,11 +315,11 @@ TEST(Clusters, AreFoundByDirectionAroundTheMean) {
 // Sums of a layer of a mixture grow with the square of the inputs: 8 maps of an 8B model with the previous
 // row take some 10 GB, and 64 threads must not ask for 64 times that.
 TEST(LayersAtOnce, AreAsManyAsTheBudgetHolds) {
-  const auto layers = [](int64_t inputs, int maps, int threads) {
+  const auto layers = [](int64_t inputs, int maps, int threads, int64_t groups = 0) {
     Samples samples;
     samples.inputs = inputs;
     samples.ends.resize(maps);
-    return LayersAtOnce(samples, /*kv_width=*/inputs / 8, threads);
+    return LayersAtOnce(samples, /*kv_width=*/inputs / 8, groups, threads);
   };
   EXPECT_EQ(layers(2 * 4096, 8, 64), 1);
   EXPECT_EQ(layers(2 * 576, 8, 2), 2) << "a small model: a layer a thread";
@@ -278,6 +327,7 @@ TEST(LayersAtOnce, AreAsManyAsTheBudgetHolds) {
   const int some = layers(2 * 2048, 1, 64);
   EXPECT_GT(some, 1);
   EXPECT_LT(some, 64);
+  EXPECT_LT(layers(576, 32, 64, 8), layers(576, 32, 64)) << "sums of groups take room too";
   EXPECT_LE(some * (2 * 2048LL * 2 * 2048 * 2 * 8), kSolveBytes) << "the two sums of squares alone";
 }
 
@@ -326,6 +376,45 @@ TEST_F(FitTest, FitsBetterThanIdentityAndStoresItsReport) {
   const auto again = HeldOutReport(*model_, *maps, held_out, {.chunk_rows = 64});
   ASSERT_TRUE(again.ok()) << again.status();
   for (size_t i = 0; i < 2; ++i) EXPECT_NEAR((*again)[i].k_cosine, m.report[i].k_cosine, 1e-6);
+}
+
+// All that a default fit does, on rows of which nothing is left over when it is done right.
+TEST_F(FitTest, TheDefaultsFindALawOfDirections) {
+  documents_ = MakeDocuments(200);
+  FitOptions options = Options("maps");
+  options.rows = 7 * 200;
+  options.outlier_threshold = 1e9f;  // scales are as they are
+  WriteLawfulRows(options);
+  const auto k_residual = [&](auto change) {
+    FitOptions changed = options;
+    change(changed);
+    const auto result = Run(changed);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result->sets[0].manifest.report[0].k_residual;
+  };
+  EXPECT_LT(k_residual([](FitOptions&) {}), 0.01);
+  EXPECT_GT(k_residual([](FitOptions& o) { o.normalise = false; }), 0.1);
+  EXPECT_GT(k_residual([](FitOptions& o) { o.previous_row = false; }), 0.1);
+  EXPECT_GT(k_residual([](FitOptions& o) { o.mixture = 1; }), 0.1);
+}
+
+TEST_F(FitTest, RefusesTextThatTheMapsWillBeMeasuredOn) {
+  documents_[3].file_digest = "a book";
+  FitOptions first = Options("first");
+  ASSERT_TRUE(Run(first).ok());
+  FitOptions options = first;
+  options.measured_text = {{"another", "heldout/another.txt"}, {"a book", "heldout/book.txt"}};
+  const absl::Status own = Run(options).status();
+  EXPECT_EQ(ReasonOf(own), "FIT_HELDOUT");
+  EXPECT_THAT(std::string(own.message()), HasSubstr("heldout/book.txt"));
+  documents_ = MakeDocuments(40);
+  options.out += "2", options.rows_folder += "2";
+  options.merge = {first.rows_folder};
+  const absl::Status merged = Run(options).status();
+  EXPECT_EQ(ReasonOf(merged), "FIT_HELDOUT");
+  EXPECT_THAT(std::string(merged.message()), HasSubstr("00003.safetensors"));
+  options.measured_text.erase("a book");
+  EXPECT_TRUE(Run(options).ok());
 }
 
 TEST_F(FitTest, Int8LosesLittle) {

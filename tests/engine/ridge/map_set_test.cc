@@ -166,7 +166,7 @@ TEST_F(MapSetTest, AMixtureComesBackWithItsGate) {
     EXPECT_EQ((*set)->manifest().mixture, 3);
     EXPECT_TRUE((*set)->manifest().previous_row);
     EXPECT_TRUE((*set)->manifest().normalised);
-    EXPECT_EQ(ReadManifest()["format_version"], 2);
+    EXPECT_EQ(ReadManifest()["format_version"], 3);
     const auto gate = (*set)->ReadGate();
     ASSERT_TRUE(gate.ok()) << gate.status();
     EXPECT_EQ(gate->weight, SomeGate(want).weight);
@@ -178,6 +178,26 @@ TEST_F(MapSetTest, AMixtureComesBackWithItsGate) {
     ASSERT_EQ(read->weight.size(), map.weight.size());
     for (size_t i = 0; i < map.weight.size(); ++i) ASSERT_NEAR(read->weight[i], map.weight[i], 0.5 / 127);
   }
+}
+
+// Builds of before must not read over what would make them fill wrongly.
+TEST_F(MapSetTest, TheFormatVersionIsTheLeastThatKnowsAllOfTheSet) {
+  for (const bool previous_row : {false, true}) {
+    for (const bool normalised : {false, true}) {
+      MapSetManifest m = Manifest(true, "bf16");
+      m.previous_row = previous_row;
+      m.normalised = normalised;
+      Save(m);
+      EXPECT_EQ(ReadManifest()["format_version"], normalised ? 3 : previous_row ? 2 : 1);
+      EXPECT_EQ(MapSet::Load(folder_).value()->manifest().normalised, normalised);
+    }
+  }
+  // As some sets were written, which are in use.
+  EXPECT_TRUE(LoadChanged([](auto& json) { json["format_version"] = 2; }).ok());
+  EXPECT_TRUE(MapSet::Load(folder_).value()->manifest().normalised);
+  const absl::Status refused = LoadChanged([](auto& json) { json["format_version"] = 1; });
+  EXPECT_EQ(ReasonOf(refused), "MAPS_FORMAT_VERSION");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("normalised"));
 }
 
 TEST_F(MapSetTest, RefusesAMixtureThatIsNotWhole) {
@@ -298,8 +318,8 @@ TEST_F(MapSetTest, RefusesBadManifestsNamingTheField) {
     EXPECT_EQ(ReasonOf(status), reason) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(word)));
   };
-  expect(changed([](Json& j) { j["format_version"] = 3; }), "MAPS_FORMAT_VERSION", "3");
-  expect(changed([](Json& j) { j["format_version"] = 3; }), "MAPS_FORMAT_VERSION", "this build reads 1 to 2");
+  expect(changed([](Json& j) { j["format_version"] = 4; }), "MAPS_FORMAT_VERSION", "4");
+  expect(changed([](Json& j) { j["format_version"] = 4; }), "MAPS_FORMAT_VERSION", "this build reads 1 to 3");
   expect(changed([](Json& j) { j.erase("format_version"), j["format"] = 2; }), "MAPS_FORMAT_VERSION",
          "published format 2 is not supported; this build reads 1");
   expect(changed([](Json& j) { j.erase("format_version"); }), "JSON_MISSING_KEY", "format_version");

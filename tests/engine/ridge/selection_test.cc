@@ -167,6 +167,18 @@ TEST(SelectRows, FollowsTheDecision) {
   const auto random = SelectRows(decision, tokens, {}, outliers);
   EXPECT_THAT(random, SizeIs(testing::AllOf(testing::Gt(0), testing::Le(24))));
   EXPECT_EQ(SelectRows(decision, tokens, {}, outliers), random);
+  decision.share = 23.0f / 768;  // some windows at the ends are that short; a whole one is not
+  EXPECT_FALSE(HasRoomForAWindow(decision, 768));
+  EXPECT_THAT(SelectRows(decision, tokens, {}, outliers), IsEmpty());
+  decision.share = 24.0f / 768;
+  EXPECT_TRUE(HasRoomForAWindow(decision, 768));
+  EXPECT_THAT(SelectRows(decision, tokens, {}, outliers), testing::Not(IsEmpty()));
+  for (const Selector selector : {Selector::kAttention, Selector::kProbe}) {
+    FillDecision nothing = decision;
+    nothing.selector = selector;
+    nothing.share = 0;
+    EXPECT_FALSE(NeedsAttentionScores(nothing) || NeedsProbe(nothing)) << "nothing to score for";
+  }
   decision.selector = Selector::kNone;
   EXPECT_THAT(SelectRows(decision, tokens, {}, outliers), IsEmpty());
   decision.selector = Selector::kAttention;

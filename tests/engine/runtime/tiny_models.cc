@@ -281,7 +281,7 @@ std::unique_ptr<ridge::DeviceMaps> TinyModel::RandomMaps(int split, float outlie
   manifest.outlier_threshold = outlier_threshold;
   manifest.mixture = mixed ? 3 : 1;
   manifest.previous_row = kind == MapKind::kPreviousRow || kind == MapKind::kMixtureAndPreviousRow;
-  manifest.normalised = mixed;
+  manifest.normalised = mixed || kind == MapKind::kNormalised;
   base::Rng rng(split);
   const auto random = [&](int64_t count) {
     std::vector<float> values(count);

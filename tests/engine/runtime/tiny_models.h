@@ -14,9 +14,17 @@
 
 namespace ridgefill::runtime {
 
-enum class MapKind : uint8_t { kUnfolded, kPlain, kPreviousRow, kMixture, kMixtureAndPreviousRow };
-inline constexpr MapKind kFoldedKinds[] = {MapKind::kPlain, MapKind::kPreviousRow, MapKind::kMixture,
-                                           MapKind::kMixtureAndPreviousRow};
+// A mixture's inputs are normalised, and those of one map of kNormalised.
+enum class MapKind : uint8_t {
+  kUnfolded,
+  kPlain,
+  kNormalised,
+  kPreviousRow,
+  kMixture,
+  kMixtureAndPreviousRow
+};
+inline constexpr MapKind kFoldedKinds[] = {MapKind::kPlain, MapKind::kNormalised, MapKind::kPreviousRow,
+                                           MapKind::kMixture, MapKind::kMixtureAndPreviousRow};
 
 class TinyModel {
  public:

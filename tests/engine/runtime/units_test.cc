@@ -34,7 +34,8 @@ TEST(HelloTest, EveryDifferenceIsNamedWithBothValues) {
   };
   EXPECT_TRUE(differs([](Hello& h) { h.model.name = "other"; }).ok()) << "names are for people";
   EXPECT_TRUE(differs([](Hello& h) { h.protocol_minor = 7; }).ok());
-  EXPECT_EQ(ReasonOf(differs([](Hello& h) { h.protocol_major = 2; })), "PEER_PROTOCOL");
+  EXPECT_EQ(ReasonOf(differs([](Hello& h) { h.protocol_major = 1; })), "PEER_PROTOCOL")
+      << "normalises nothing";
   EXPECT_EQ(ReasonOf(differs([](Hello& h) { h.model.arch = "qwen2"; })), "PEER_MODEL");
   EXPECT_EQ(ReasonOf(differs([](Hello& h) { h.model.dimensions = "24 layers"; })), "PEER_MODEL");
   EXPECT_EQ(ReasonOf(differs([](Hello& h) { h.model.weights_digest = "w"; })), "PEER_MODEL");

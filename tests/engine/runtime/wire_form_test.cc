@@ -26,7 +26,10 @@ class CacheAfterPrompt {
     pass_ = DecodePass::Create(Tiny().model(), maps, options).value();
   }
 
-  void Run(const std::vector<int32_t>& tokens, const ridge::FillDecision& decision) {
+  // With `plan` the fill's own says nothing.
+  void Run(const std::vector<int32_t>& tokens, const ridge::FillDecision& decision,
+           const ridge::FillPlan* plan = nullptr) {
+    plan_ = plan;
     request_.call = GreedyCall(tokens, decision, 1);
     request_.blocks.blocks = {6, 1, 4, 3, 7, 0};
     request_.work = SplitWork(decision, Tiny().layers(), request_.prompt_tokens());
@@ -78,13 +81,15 @@ class CacheAfterPrompt {
     EXPECT_LE(more_filled, rows * kFilledRowsPerRow);
     EXPECT_LE(more_probed, rows);
     EXPECT_EQ((more_filled > 0) + (more_probed > 0), 1) << "each piece moves one thing";
-    if (fill.left() == 0) request_.BeginLatePass(fill.plan(), Tiny().layers());
+    if (fill.left() > 0) return;
+    request_.BeginLatePass(plan_ != nullptr ? *plan_ : fill.plan(), Tiny().layers());
   }
 
   DirectSource source_;
   const int64_t piece_rows_;
   std::unique_ptr<DecodePass> pass_;
   DecodeRequest request_;
+  const ridge::FillPlan* plan_ = nullptr;
   int fill_pieces_ = 0;
 };
 
@@ -147,17 +152,14 @@ TEST_P(WireFormTest, AProbeLeavesTheCacheOfItsPlan) {
   const auto prefill = Prefill(nullptr);
   for (int tail : {32, 100}) {
     const auto tokens = RandomTokens(tail, 300, Tiny().vocab());
-    CacheAfterPrompt probe(*prefill, maps_.get(), 40), none(*prefill, maps_.get(), 40);
-    ridge::FillDecision decision = Hidden(Quality(kSplit, tail, 0.3f, ridge::Selector::kProbe));
-    probe.Run(tokens, decision);
+    CacheAfterPrompt probe(*prefill, maps_.get(), 40), speed(*prefill, maps_.get(), 33),
+        planned(*prefill, maps_.get(), 33);
+    probe.Run(tokens, Hidden(Quality(kSplit, tail, 0.3f, ridge::Selector::kProbe)));
     ASSERT_FALSE(probe.request().plan.selected.empty());
-    decision.share = 0;
-    none.Run(tokens, decision);
-    ASSERT_TRUE(none.request().plan.selected.empty());
-    CacheAfterPrompt speed(*prefill, maps_.get(), 33);
     speed.Run(tokens, Hidden(Speed(kSplit, tail)));
+    planned.Run(tokens, Hidden(Speed(kSplit, tail)), &probe.request().plan);  // filled without a probe
     for (int layer = 0; layer < Tiny().layers(); ++layer) {
-      EXPECT_TRUE(none.Layer(layer) == speed.Layer(layer)) << "layer " << layer;
+      EXPECT_TRUE(probe.Layer(layer) == planned.Layer(layer)) << "layer " << layer;
       EXPECT_EQ(probe.Layer(layer) == speed.Layer(layer), layer <= kSplit) << "layer " << layer;
     }
   }

@@ -63,6 +63,7 @@ class SweepCliTest : public testing::Test {
     cli::Run run;
     AddFit(app, run);
     AddEval(app, run);
+    AddInspect(app, run);
     std::reverse(words.begin(), words.end());  // as CLI11 takes them
     app.parse(words);
     return run({folder_});
@@ -80,32 +81,24 @@ class SweepCliTest : public testing::Test {
     return RunCommand(all);
   }
   absl::Status Fit(const std::string& split, const std::vector<std::string>& words) const {
-    return RunWith({"fit"},
-                   {{"--model", kModel},
-                    {"--backend", "reference"},
-                    {"--corpus", Path("fit")},
-                    {"--out", Path("maps")},
-                    {"--rows", "200"},
-                    {"--document_tokens", "128"},
-                    {"--held_out", "1"},
-                    {"--weigh_rows", "false"},
-                    {"--previous_row", "false"},
-                    {"--mixture", "1"},
-                    {"--tail", "64"},
-                    {"--split", split},
-                    {"--heldout", Path("heldout")},
-                    {"--documents", "2"},
-                    {"--length", "384"}},
-                   words);
+    std::vector<std::pair<std::string, std::string>> usual = {
+        {"--model", kModel},     {"--threads", "1"},        {"--corpus", Path("fit")},
+        {"--out", Path("maps")}, {"--rows", "200"},         {"--document_tokens", "128"},
+        {"--held_out", "1"},     {"--weigh_rows", "false"}, {"--previous_row", "false"},
+        {"--mixture", "1"},      {"--tail", "64"},          {"--split", split}};
+    if (split == "auto") {
+      usual.insert(usual.end(), {{"--candidates", "1,2"},
+                                 {"--heldout", Path("heldout")},
+                                 {"--documents", "5"},
+                                 {"--length", "336"}});
+    }
+    return RunWith({"fit"}, usual, words);
   }
-  absl::Status FitAuto(std::vector<std::string> words) const {
-    words.insert(words.end(), {"--candidates", "1,2"});
-    return Fit("auto", words);
-  }
+  absl::Status FitAuto(const std::vector<std::string>& words) const { return Fit("auto", words); }
   absl::Status Sweep(const std::vector<std::string>& words) const {
     return RunWith({"eval", "sweep"},
                    {{"--model", kModel},
-                    {"--backend", "reference"},
+                    {"--threads", "1"},
                     {"--corpus", Path("heldout")},
                     {"--documents", "2"},
                     {"--length", "128"},
@@ -139,15 +132,63 @@ TEST_F(SweepCliTest, AutoChoosesTheSmallestWithinBoundsAndStoresTheSearch) {
     EXPECT_FALSE(sweep[1].chosen);
     ASSERT_THAT(sweep[1].figures, SizeIs(2));
     EXPECT_EQ(sweep[1].figures[1].cell, "continuation");
-    EXPECT_EQ(sweep[1].figures[1].length, 384);
+    EXPECT_EQ(sweep[1].figures[1].length, 336);
     EXPECT_EQ(sweep[1].figures[1].tail, 64);
-    EXPECT_EQ(sweep[1].figures[1].count, 2);
+    EXPECT_EQ(sweep[1].figures[1].count, 5);
     EXPECT_NE(sweep[0].figures[1].mean, sweep[1].figures[1].mean);
   }
   const auto records = eval::ParseRecords(base::ReadFile(Path("maps/sweep.jsonl")).value()).value();
   EXPECT_THAT(records, SizeIs(2 * 2 * 2)) << "splits, ridge and identity, windows";
   EXPECT_FALSE(std::filesystem::exists(Path("maps/rows")));
   EXPECT_FALSE(std::filesystem::exists(Path("maps/sweep.jsonl.partial")));
+}
+
+// In the folder of rows: another's file, and rows that a longer run kept there.
+TEST_F(SweepCliTest, AutoRemovesItsOwnRowsAlone) {
+  const std::string notes = Path("maps/rows/notes.txt"), kept = Path("maps/rows/00009.safetensors");
+  std::filesystem::create_directories(Path("maps/rows"));
+  std::ofstream(notes) << "mine";
+  std::ofstream(kept) << "of a longer run";
+  const absl::Status status = FitAuto({"--max_loss", "100", "--min_needle", "0", "--candidates", "2"});
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(std::filesystem::exists(notes) && std::filesystem::exists(kept));
+  EXPECT_FALSE(std::filesystem::exists(Path("maps/rows/00000.safetensors")));
+  EXPECT_EQ(Manifest(2).split, 2) << "one candidate has a folder of its own too";
+  EXPECT_FALSE(std::filesystem::exists(Path("maps/ridgefill.json")));
+}
+
+TEST_F(SweepCliTest, ASecondSearchTakesTheFirstOnesPlace) {
+  ASSERT_TRUE(FitAuto({"--max_loss", "100", "--min_needle", "0", "--candidates", "1"}).ok());
+  EXPECT_TRUE(Search(1)[0].chosen);
+  ASSERT_TRUE(FitAuto({"--max_loss", "100", "--min_needle", "0", "--candidates", "2"}).ok());
+  EXPECT_TRUE(Search(2)[0].chosen);
+  ASSERT_THAT(Search(1), SizeIs(1));
+  EXPECT_FALSE(Search(1)[0].chosen);
+  const auto records = eval::ParseRecords(base::ReadFile(Path("maps/sweep.jsonl")).value()).value();
+  EXPECT_THAT(records, SizeIs(2 * 2));
+  for (const eval::Record& r : records) EXPECT_EQ(r["split"], 2);
+}
+
+TEST_F(SweepCliTest, WhatIsMeasuredWasNotFitted) {
+  // TextFiles looks into subfolders: the folder of both has the held-out text too.
+  const absl::Status both = FitAuto({"--corpus", folder_, "--min_needle", "0"});
+  EXPECT_EQ(ReasonOf(both), "FIT_HELDOUT") << both;
+  EXPECT_THAT(std::string(both.message()), HasSubstr(Path("heldout/text.txt")));
+  ASSERT_TRUE(Fit("1,2", {"--corpus", Path("heldout"), "--rows_folder", Path("kept")}).ok());
+  const absl::Status merged = FitAuto({"--merge", Path("kept"), "--min_needle", "0"});
+  EXPECT_EQ(ReasonOf(merged), "FIT_HELDOUT") << merged;
+}
+
+TEST_F(SweepCliTest, InspectPrintsASetWhoseSearchIsDamaged) {
+  ASSERT_TRUE(Fit("1,2", {}).ok());
+  const std::string path = Path("maps/split-1/ridgefill.json");
+  std::string text = base::ReadFile(path).value();
+  text.insert(text.find('{') + 1, "\"sweep\": 3,");
+  std::ofstream(path) << text;
+  testing::internal::CaptureStdout();
+  const absl::Status status = RunCommand({"inspect", Path("maps/split-1")});
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("split          1 of 4 layers"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("sweep"));
 }
 
 TEST_F(SweepCliTest, WithNoneInsideTheBoundsTheSetsAreKeptAndTheFiguresNamed) {
@@ -180,7 +221,12 @@ TEST_F(SweepCliTest, WhatAnAutomaticSplitIsMeasuredOnIsCheckedBeforeTheFit) {
   EXPECT_EQ(ReasonOf(FitAuto({"--heldout", Path("nowhere")})), "CORPUS_EMPTY");
   EXPECT_EQ(ReasonOf(FitAuto({"--length", "300", "--min_needle", "0"})), "EVAL_WINDOWS");
   EXPECT_EQ(ReasonOf(FitAuto({"--tasks", "all"})), "EVAL_FLAG");
+  EXPECT_EQ(ReasonOf(FitAuto({"--documents", "4", "--min_needle", "0"})), "FIT_DOCUMENTS");
+  EXPECT_EQ(ReasonOf(FitAuto({"--needle_length", "4096"})), "EVAL_LENGTH");
   EXPECT_FALSE(std::filesystem::exists(Path("maps")));
+  const absl::Status not_auto = Fit("1", {"--max_loss", "0.1"});
+  EXPECT_EQ(ReasonOf(not_auto), "FIT_SPLIT");
+  EXPECT_THAT(std::string(not_auto.message()), HasSubstr("--max_loss"));
   EXPECT_EQ(ReasonOf(Fit("auto,1", {})), "FIT_SPLIT");
   EXPECT_EQ(ReasonOf(Fit("middle", {})), "FIT_SPLIT");
 }
@@ -222,6 +268,8 @@ TEST_F(SweepCliTest, ASweepRefusesWhatItCannotTellApart) {
   EXPECT_EQ(ReasonOf(Sweep({"--splits", one, "--maps", one})), "EVAL_FLAG");
   EXPECT_EQ(ReasonOf(Sweep({"--splits", one, "--selectors", "best"})), "EVAL_FLAG");
   EXPECT_EQ(ReasonOf(Sweep({"--splits", Path("nowhere")})), "MAPS_NOT_FOUND");
+  EXPECT_THROW(Sweep({"--splits", one, "--context_tokens", "64"}).IgnoreError(), CLI::ParseError)
+      << "it has no effect here";
 }
 
 TEST(CandidateSplits, LieFromTheMiddleToThreeQuarters) {
@@ -230,6 +278,7 @@ TEST(CandidateSplits, LieFromTheMiddleToThreeQuarters) {
   EXPECT_THAT(CandidateSplits(80), ElementsAre(40, 43, 46, 49, 52, 55, 58));
   EXPECT_THAT(CandidateSplits(4), ElementsAre(2));
   EXPECT_THAT(CandidateSplits(3), ElementsAre(1));
+  EXPECT_THAT(CandidateSplits(2), IsEmpty());
 }
 
 }  // namespace

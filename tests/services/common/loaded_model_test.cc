@@ -97,6 +97,20 @@ TEST_F(LoadedModelTest, MapsAreCountedAsTheyArePacked) {
   }
 }
 
+TEST_F(LoadedModelTest, SetsBesideEachOtherAreCountedTogether) {
+  WriteMaps(/*folded=*/true, /*mixture=*/3);
+  const LoadedModel model = Load(/*lower_layers_only=*/false).value();
+  std::vector<ridge::MapSetManifest> sets(3, model.map_set->manifest());
+  sets[2].split = 2;
+  const int64_t one = 4 * MapParameters(sets[0]), all = 2 * one + 4 * MapParameters(sets[2]);
+  EXPECT_TRUE(CheckMapsFit(sets, *model.backend, all).ok());
+  EXPECT_TRUE(CheckMapsFit(sets, *model.backend, -1).ok()) << "unknown";
+  const absl::Status refused = CheckMapsFit(sets, *model.backend, all - 1);
+  EXPECT_EQ(ReasonOf(refused), "MODEL_DOES_NOT_FIT");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("split 1 1 MB + split 1 1 MB + split 2"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("fewer splits"));
+}
+
 TEST_F(LoadedModelTest, KvMemoryMustHoldOneContext) {
   WriteMaps(/*folded=*/true);
   LoadedModel model = Load(/*lower_layers_only=*/false).value();

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/base/status.h"
+#include "engine/ridge/selection.h"
 #include "services/router/placement.h"
 #include "services/router/split_policy.h"
 
@@ -14,13 +15,14 @@ using ridge::LatePassAt;
 using ridge::Mode;
 
 // SmolLM2's figures.
-const PrefillFacts kWithMaps = {30, 30, 18, 512, 64, 512};
-const PrefillFacts kWithoutMaps = {30, 30, 0, 0, 0, 0};
-const PrefillFacts kLowerOnly = {30, 18, 18, 512, 64, 512};
+const MapFacts kMaps = {18, 512, 64, 512}, kNoMaps = {};
+const PrefillFacts kWithMaps = {30, 30, kMaps};
+const PrefillFacts kWithoutMaps = {30, 30, kNoMaps};
+const PrefillFacts kLowerOnly = {30, 18, kMaps};
 
 ridge::FillDecision Must(const PolicyOptions& options, const PromptFacts& prompt,
                          const PrefillFacts& prefill) {
-  auto decision = Decide(options, prompt, prefill);
+  auto decision = Decide(options, prompt, prefill, kMaps);
   EXPECT_TRUE(decision.ok()) << decision.status();
   return decision.value_or(ridge::FillDecision{});
 }
@@ -51,13 +53,13 @@ TEST(SplitPolicyTest, AskedModesAreNeverDowngradedSilently) {
   const auto short_one = Must({}, {Mode::kSpeed, 1023, 1023}, kWithMaps);
   EXPECT_EQ(short_one.mode, Mode::kExact);
   EXPECT_EQ(short_one.reason, "SHORT_PROMPT");
-  const auto no_maps = Decide({}, {Mode::kSpeed, 8000, 8000}, kWithoutMaps);
+  const auto no_maps = Decide({}, {Mode::kSpeed, 8000, 8000}, kWithoutMaps, kMaps);
   EXPECT_EQ(no_maps.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(no_maps.status()), "NO_MAPS");
   const auto short_quality = Must({}, {Mode::kQuality, 1023, 1023}, kWithMaps);
   EXPECT_EQ(short_quality.mode, Mode::kExact);
   EXPECT_EQ(short_quality.reason, "SHORT_PROMPT");
-  EXPECT_EQ(ReasonOf(Decide({}, {Mode::kQuality, 8000, 8000}, kWithoutMaps).status()), "NO_MAPS");
+  EXPECT_EQ(ReasonOf(Decide({}, {Mode::kQuality, 8000, 8000}, kWithoutMaps, kMaps).status()), "NO_MAPS");
 }
 
 TEST(SplitPolicyTest, QualitySelectsTheShareThatWasAskedForWithinTheOperatorsLimit) {
@@ -80,13 +82,13 @@ TEST(SplitPolicyTest, QualitySelectsTheShareThatWasAskedForWithinTheOperatorsLim
   EXPECT_EQ(Must(options, prompt, kWithMaps).selector, ridge::Selector::kRarity);
   for (float share : {0.11f, -0.01f, std::nanf("")}) {
     prompt.share = share;
-    EXPECT_EQ(ReasonOf(Decide(options, prompt, kWithMaps).status()), "SHARE_RANGE") << share;
+    EXPECT_EQ(ReasonOf(Decide(options, prompt, kWithMaps, kMaps).status()), "SHARE_RANGE") << share;
   }
   prompt.share.reset();
   prompt.prompt_logprobs = true;
-  EXPECT_EQ(ReasonOf(Decide(options, prompt, kWithMaps).status()), "PROMPT_LOGPROBS_EXACT_ONLY");
+  EXPECT_EQ(ReasonOf(Decide(options, prompt, kWithMaps, kMaps).status()), "PROMPT_LOGPROBS_EXACT_ONLY");
   options.forbid_filled = true;
-  EXPECT_EQ(ReasonOf(Decide(options, prompt, kWithMaps).status()), "MODE_FORBIDDEN");
+  EXPECT_EQ(ReasonOf(Decide(options, prompt, kWithMaps, kMaps).status()), "MODE_FORBIDDEN");
   EXPECT_EQ(Must({}, {Mode::kSpeed, 8000, 8000}, kWithMaps).share, 0.0f);
 }
 
@@ -109,25 +111,72 @@ TEST(SplitPolicyTest, AProbeAndTheOperatorTakeWireFormHidden) {
 TEST(SplitPolicyTest, ADecodeWorkerWithoutMapsTakesWireFormKv) {
   PolicyOptions options;
   options.wire_form = ridge::WireForm::kHidden;
-  const auto speed = Decide(options, {Mode::kAuto, 8000, 8000}, kWithMaps, {.has_maps = false});
+  const auto speed = Decide(options, {Mode::kAuto, 8000, 8000}, kWithMaps, kNoMaps);
   ASSERT_TRUE(speed.ok());
   EXPECT_EQ(speed->mode, Mode::kSpeed);
   EXPECT_EQ(speed->wire_form, ridge::WireForm::kKv);
   PromptFacts probe{Mode::kQuality, 8000, 8000};
-  EXPECT_TRUE(Decide(options, probe, kWithMaps, {.has_maps = false}).ok());
+  EXPECT_TRUE(Decide(options, probe, kWithMaps, kNoMaps).ok());
   probe.selector = ridge::Selector::kProbe;
-  const absl::Status refused = Decide(options, probe, kWithMaps, {.has_maps = false}).status();
+  const absl::Status refused = Decide(options, probe, kWithMaps, kNoMaps).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(refused), "NO_MAPS");
   probe.tokens = probe.uncached = 600;
-  EXPECT_TRUE(Decide(options, probe, kWithMaps, {.has_maps = false}).ok()) << "it runs EXACT";
+  EXPECT_TRUE(Decide(options, probe, kWithMaps, kNoMaps).ok()) << "it runs EXACT";
+}
+
+// Whoever fills has the maps: the prefill worker of wire form `hidden` needs none.
+TEST(SplitPolicyTest, InWireFormHiddenTheDecodeWorkersMapsWillDo) {
+  const MapFacts other = {20, 256, 64, 128};
+  PolicyOptions options;
+  PromptFacts probe{Mode::kQuality, 8000, 8000};
+  probe.selector = ridge::Selector::kProbe;
+  const auto probed = Decide(options, probe, kWithoutMaps, other);
+  ASSERT_TRUE(probed.ok()) << probed.status();
+  EXPECT_EQ(probed->wire_form, ridge::WireForm::kHidden);
+  EXPECT_EQ(probed->split, 20);
+  EXPECT_EQ(probed->tail, 256);
+  EXPECT_EQ(ReasonOf(Decide(options, {Mode::kSpeed, 8000, 8000}, kWithoutMaps, other).status()), "NO_MAPS")
+      << "in wire form kv the prefill worker fills";
+  options.wire_form = ridge::WireForm::kHidden;
+  const auto speed = Decide(options, {Mode::kSpeed, 384, 384}, kWithoutMaps, other);
+  ASSERT_TRUE(speed.ok()) << speed.status();
+  EXPECT_EQ(speed->mode, Mode::kSpeed);
+  EXPECT_EQ(Decide(options, {Mode::kSpeed, 383, 383}, kWithoutMaps, other)->reason, "SHORT_PROMPT");
+  EXPECT_EQ(Decide(options, {Mode::kAuto, 8000, 8000}, kWithoutMaps, other)->split, 20);
+  const auto exact = Decide(options, {Mode::kExact, 8000, 8000}, kWithoutMaps, other);
+  EXPECT_EQ(exact->late_pass, LatePassAt::kPrefill);
+  EXPECT_EQ(Decide(options, {Mode::kSpeed, 8000, 8000}, kWithMaps, other)->split, 18) << "its own come first";
+  EXPECT_EQ(ReasonOf(Decide(options, {Mode::kSpeed, 8000, 8000}, kWithoutMaps, kNoMaps).status()), "NO_MAPS");
+}
+
+// 5 % of 25 windows is more than one, 3 % is less: then nothing can be selected, and nobody looks for it.
+TEST(SplitPolicyTest, WithoutRoomForAWindowNothingIsScored) {
+  constexpr int64_t kShort = 512 + 25 * ridge::kSelectionWindow;  // of bulk, and the tail
+  PolicyOptions options;
+  options.share = 0.03f;
+  PromptFacts probe{Mode::kQuality, kShort, kShort};
+  probe.selector = ridge::Selector::kProbe;
+  const auto none = Must(options, probe, kWithMaps);
+  EXPECT_EQ(none.mode, Mode::kQuality);
+  EXPECT_EQ(none.share, 0);
+  EXPECT_EQ(none.wire_form, ridge::WireForm::kKv);
+  EXPECT_FALSE(ridge::NeedsProbe(none));
+  EXPECT_TRUE(Decide(options, probe, kWithMaps, kNoMaps).ok()) << "nobody probes";
+  probe.selector = ridge::Selector::kAttention;
+  EXPECT_FALSE(ridge::NeedsAttentionScores(Must(options, probe, kWithMaps)));
+  probe.selector = ridge::Selector::kProbe;
+  options.share = 0.05f;
+  EXPECT_EQ(Must(options, probe, kWithMaps).share, 0.05f);
+  EXPECT_EQ(Must(options, probe, kWithMaps).wire_form, ridge::WireForm::kHidden);
 }
 
 TEST(SplitPolicyTest, TheOperatorMayForbidFillingAndSetTheTail) {
   PolicyOptions options;
   options.forbid_filled = true;
   EXPECT_EQ(Must(options, {Mode::kAuto, 8000, 8000}, kWithMaps).reason, "OPERATOR");
-  EXPECT_EQ(ReasonOf(Decide(options, {Mode::kSpeed, 8000, 8000}, kWithMaps).status()), "MODE_FORBIDDEN");
+  EXPECT_EQ(ReasonOf(Decide(options, {Mode::kSpeed, 8000, 8000}, kWithMaps, kMaps).status()),
+            "MODE_FORBIDDEN");
   options.forbid_filled = false;
   options.tail = 1024;
   EXPECT_EQ(Must(options, {Mode::kSpeed, 8000, 8000}, kWithMaps).tail, 1024);
@@ -155,7 +204,7 @@ TEST(SplitPolicyTest, PromptLogprobsRunExactOnDecode) {
   EXPECT_EQ(decision.mode, Mode::kExact);
   EXPECT_TRUE(decision.local);
   EXPECT_EQ(decision.reason, "PROMPT_LOGPROBS");
-  EXPECT_EQ(Decide({}, {Mode::kSpeed, 8000, 8000, true}, kWithMaps).status().code(),
+  EXPECT_EQ(Decide({}, {Mode::kSpeed, 8000, 8000, true}, kWithMaps, kMaps).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -172,6 +221,19 @@ TEST(SplitPolicyTest, WhoWouldBeFilledWantsMaps) {
   EXPECT_EQ(wants(Mode::kAuto, 2048, true), MapsWanted::kNo);
   EXPECT_EQ(wants(Mode::kExact, 8000), MapsWanted::kNo);
   EXPECT_EQ(wants(Mode::kSpeed, 8000, false, true), MapsWanted::kNo);
+}
+
+TEST(SplitPolicyTest, WhoIsFilledOnDecodeWantsMapsThere) {
+  PolicyOptions options;
+  PromptFacts prompt{Mode::kQuality, 8000, 8000};
+  EXPECT_EQ(WantsMapsOnDecode(options, prompt), MapsWanted::kNo);
+  prompt.selector = ridge::Selector::kProbe;
+  EXPECT_EQ(WantsMapsOnDecode(options, prompt), MapsWanted::kRequired);
+  options.wire_form = ridge::WireForm::kHidden;
+  EXPECT_EQ(WantsMapsOnDecode(options, prompt), MapsWanted::kRequired);
+  EXPECT_EQ(WantsMapsOnDecode(options, {Mode::kSpeed, 8000, 8000}), MapsWanted::kPreferred);
+  EXPECT_EQ(WantsMapsOnDecode(options, {Mode::kAuto, 8000, 8000}), MapsWanted::kPreferred);
+  EXPECT_EQ(WantsMapsOnDecode(options, {Mode::kExact, 8000, 8000}), MapsWanted::kNo);
 }
 
 WorkerReport Serving(int64_t load) {
@@ -242,9 +304,10 @@ TEST(PlacementTest, MapsCountBeforeLoadWhenTheyAreWanted) {
   EXPECT_FALSE(placement.Pick({}, MapsWanted::kRequired).ok());
   placement.Update(0, Serving(0));
   EXPECT_EQ(placement.Pick({}, MapsWanted::kRequired)->index(), 0) << "for Decide to say NO_MAPS";
-  EXPECT_EQ(placement.Example()->prefill.split, 0);
+  EXPECT_EQ(placement.Example()->maps.split, 0);
   WorkerReport with_maps = Serving(7);
-  with_maps.prefill = kWithMaps;
+  with_maps.maps = kMaps;
+  with_maps.maps_digest = "digest";
   placement.Update(1, with_maps);
   placement.Update(2, Serving(0));
   EXPECT_NE(placement.Pick({})->index(), 1);
@@ -252,7 +315,7 @@ TEST(PlacementTest, MapsCountBeforeLoadWhenTheyAreWanted) {
   EXPECT_EQ(placement.Pick({}, MapsWanted::kRequired)->index(), 1);
   EXPECT_NE(placement.Pick({1}, MapsWanted::kPreferred)->index(), 1) << "EXACT elsewhere";
   EXPECT_EQ(placement.Pick({1}, MapsWanted::kRequired)->index(), 1) << "nobody else can";
-  EXPECT_EQ(placement.Example()->prefill.split, 18) << "SPEED is on offer";
+  EXPECT_EQ(placement.Example()->maps.split, 18) << "SPEED is on offer";
 }
 
 TEST(PlacementTest, AvoidsWhoFailedUnlessThereIsNoOther) {

@@ -87,15 +87,15 @@ class Plain {
     args.workspace = workspace_.get();
     Ok(model_.Forward(*stream_, args));
   }
-  // Layer by layer, the sums of each apart, as the bits of a sum depend on its order.
+  // One mass for each layer and KV head; the highest mean counts.
   std::vector<float> Scores(const std::vector<int32_t>& tokens, int split) {
     const model::ModelConfig& config = model_.config();
     const int64_t count = static_cast<int64_t>(tokens.size());
     const std::vector<int32_t> all = AllPositions(count);
-    const std::vector<int32_t> last(all.begin() + std::max<int64_t>(0, count - 64), all.end());
+    const std::vector<int32_t> last(all.begin() + std::max<int64_t>(0, count - 32), all.end());
     const auto batch = Batch(all, Phase::kPrompt), last_batch = Batch(last, Phase::kPrompt);
     const int first = std::max(0, split - 4);
-    std::vector<float> mean(count);
+    std::vector<float> most(count);
     kernels::Tensor hidden = Embed(tokens);
     model::ForwardArgs args;
     args.batch = batch.get();
@@ -117,13 +117,13 @@ class Plain {
       mass_args.mass = mass.view();
       Ok(backend_.AttentionMass(*stream_, mass_args));
       const std::vector<float> received = Floats(mass.view());
-      for (size_t i = 0; i < received.size(); ++i) mean[i % count] += received[i];
+      for (size_t i = 0; i < received.size(); ++i) most[i % count] = std::max(most[i % count], received[i]);
       return absl::OkStatus();
     };
     Ok(model_.Forward(*stream_, args));
-    const int64_t queries = static_cast<int64_t>(last.size()) * (split - first) * config.heads_q;
-    for (float& score : mean) score /= static_cast<float>(queries);
-    return mean;
+    const int64_t queries = static_cast<int64_t>(last.size()) * config.heads_q / config.heads_kv;
+    for (float& score : most) score /= static_cast<float>(queries);
+    return most;
   }
   // One mass for each layer and head, all of them reduced here.
   std::vector<float> Probe(const PlainFill& fill, const TensorView& hidden) {

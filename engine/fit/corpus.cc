@@ -38,7 +38,8 @@ absl::Status AddFile(const tokenizer::Tokenizer& tokenizer, const std::string& p
 absl::StatusOr<std::vector<std::string>> TextFiles(const std::string& folder) {
   std::error_code error;
   std::vector<std::string> files;
-  std::filesystem::recursive_directory_iterator it(folder, error);
+  constexpr auto kOptions = std::filesystem::directory_options::skip_permission_denied;
+  std::filesystem::recursive_directory_iterator it(folder, kOptions, error);
   while (!error && it != std::filesystem::recursive_directory_iterator()) {
     if (it->path().extension() == ".txt") files.push_back(it->path().string());
     it.increment(error);

@@ -172,7 +172,8 @@ class Fitter {
         tokens = static_cast<int64_t>(documents_[i].ids.size());
       }
       RF_RETURN_IF_ERROR(Take(path, i));
-      result_.row_files.push_back(path);
+      // Those of more splits than this run's are another run's, and dear.
+      if (files_.back()->key().splits == key_.splits) result_.row_files.push_back(path);
       RF_RETURN_IF_ERROR(Progress(FitStage::kRows, i + 1, wanted, tokens));
     }
     return absl::OkStatus();

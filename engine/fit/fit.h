@@ -72,7 +72,7 @@ struct FitResult {
   std::vector<FittedSet> sets;        // in the order of the splits
   std::vector<std::string> warnings;  // for people: too few rows, ...
   int64_t resumed_documents = 0;
-  // Files of rows that this run wrote or took up, and their folder.
+  // Files of rows of these splits that this run wrote or took up, and their folder.
   std::vector<std::string> row_files;
   std::string rows_folder;
 };

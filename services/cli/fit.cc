@@ -171,7 +171,8 @@ absl::Status Fit(FitFlags& flags, const Environment& environment) {
 
 void AddFitFlags(CLI::App& command, FitFlags& flags) {
   auto& options = flags.options;
-  command.add_option("--corpus", flags.corpus, "Folder of .txt files to fit on")
+  command
+      .add_option("--corpus", flags.corpus, "Folder of .txt files to fit on, with those of folders below it")
       ->required()
       ->type_name("DIR");
   command

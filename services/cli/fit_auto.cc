@@ -3,11 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <system_error>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/base/file.h"
@@ -30,25 +28,6 @@ std::string Interval(const ridge::SweepFigure& f) {
   const bool loss = f.measure == "nll";
   return loss ? absl::StrFormat("%+.4f [%+.4f, %+.4f]", f.mean, f.low, f.high)
               : absl::StrFormat("%.3f [%.3f, %.3f] of %d", f.mean, f.low, f.high, f.count);
-}
-
-// Map sets of an earlier search with other candidates: none of them is the chosen one of the folder now.
-absl::Status UnmarkOthers(const std::string& out, const std::vector<std::string>& folders) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(out, error)) {
-    const std::string name = entry.path().filename().string(), folder = absl::StrCat(out, "/", name);
-    if (!absl::StartsWith(name, "split-")) continue;
-    if (std::find(folders.begin(), folders.end(), folder) != folders.end()) continue;
-    if (!std::filesystem::exists(absl::StrCat(folder, "/", ridge::kManifestName))) continue;
-    auto sweep = ridge::ReadSweep(folder);
-    if (!sweep.ok()) continue;  // not ours to mend
-    const bool marked =
-        std::any_of(sweep->begin(), sweep->end(), [](const ridge::SweptSplit& s) { return s.chosen; });
-    if (!marked) continue;
-    for (ridge::SweptSplit& swept : *sweep) swept.chosen = false;
-    RF_RETURN_IF_ERROR(ridge::StoreSweep(folder, *sweep));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -227,7 +206,6 @@ absl::StatusOr<std::vector<ridge::SweptSplit>> SplitSearch::Run(const std::vecto
   std::vector<ridge::SweptSplit> swept = eval::SweptSplits(records);
   const absl::Status choice = eval::ChooseSplit(flags_.bounds, swept);
   for (const std::string& folder : folders) RF_RETURN_IF_ERROR(ridge::StoreSweep(folder, swept));
-  RF_RETURN_IF_ERROR(UnmarkOthers(out, folders));
   std::remove((file + ".partial").c_str());
   if (!choice.ok()) {
     return base::WithContext(choice, absl::StrCat("the sets of all candidates are kept in ", out));

@@ -137,7 +137,14 @@ absl::StatusOr<GenerateCall::Route> GenerateCall::ChooseRoute() {
   auto decode = core_.decode.Pick(avoid, WantsMapsOnDecode(core_.policy, prompt));
   // Without a decode worker what is wrong with the request comes first.
   const MapFacts maps = decode.ok() ? core_.decode.report(decode->index()).maps : facts.maps;
-  RF_ASSIGN_OR_RETURN(route.decision, Decide(core_.policy, prompt, facts, maps));
+  auto decision = Decide(core_.policy, prompt, facts, maps);
+  // But not that nobody has maps: those that a decode worker has will be back with it.
+  const auto wrong = base::GetErrorDetail(decision.status());
+  if (!decode.ok() && WantsMapsOnDecode(core_.policy, prompt) != MapsWanted::kNo && wrong.has_value() &&
+      wrong->reason == "NO_MAPS") {
+    return decode.status();
+  }
+  RF_ASSIGN_OR_RETURN(route.decision, std::move(decision));
   if (route.decision.local) route.prefill.reset();
   RF_ASSIGN_OR_RETURN(route.decode, std::move(decode));
   const int64_t worker_context = core_.decode.report(route.decode->index()).context_tokens;

@@ -21,10 +21,12 @@ bool AsksForProbe(const PromptFacts& prompt) {
   return prompt.mode == Mode::kQuality && prompt.selector == ridge::Selector::kProbe;
 }
 
-// The maps of whoever would fill.
-const MapFacts& FillingMaps(const PolicyOptions& options, const PromptFacts& prompt, const MapFacts& prefill,
-                            const MapFacts& decode) {
-  return prefill.split == 0 && WantsMapsOnDecode(options, prompt) != MapsWanted::kNo ? decode : prefill;
+// The maps of whoever would fill what a prefill worker sends.
+const MapFacts& FillingMaps(const PolicyOptions& options, const PromptFacts& prompt,
+                            const PrefillFacts& prefill, const MapFacts& decode) {
+  const bool on_decode =
+      prefill.layers > 0 && prefill.maps.split == 0 && WantsMapsOnDecode(options, prompt) != MapsWanted::kNo;
+  return on_decode ? decode : prefill.maps;
 }
 
 absl::Status CheckAsked(const PolicyOptions& options, const PromptFacts& prompt, const MapFacts& maps) {
@@ -46,7 +48,7 @@ absl::Status CheckAsked(const PolicyOptions& options, const PromptFacts& prompt,
     return base::Error(
         absl::StatusCode::kFailedPrecondition, "NO_MAPS",
         absl::StrCat("mode ", ridge::Name(prompt.mode),
-                     " needs a prefill worker with a map set and there is none; use EXACT or AUTO"));
+                     " needs a worker that fills, with a map set, and there is none; use EXACT or AUTO"));
   }
   return absl::OkStatus();
 }
@@ -98,7 +100,7 @@ MapsWanted WantsMapsOnDecode(const PolicyOptions& options, const PromptFacts& pr
 
 absl::StatusOr<FillDecision> Decide(const PolicyOptions& options, const PromptFacts& prompt,
                                     const PrefillFacts& prefill, const MapFacts& decode) {
-  const MapFacts& maps = FillingMaps(options, prompt, prefill.maps, decode);
+  const MapFacts& maps = FillingMaps(options, prompt, prefill, decode);
   RF_RETURN_IF_ERROR(CheckAsked(options, prompt, maps));
   const int tail = std::max(options.tail > 0 ? options.tail : maps.tail_default, maps.tail_minimum);
   const std::string why_exact = WhyExact(options, prompt, maps, tail);
@@ -111,7 +113,8 @@ absl::StatusOr<FillDecision> Decide(const PolicyOptions& options, const PromptFa
     if (!ridge::HasRoomForAWindow(decision, prompt.tokens - tail)) decision.share = 0;
   }
   if (decode.split > 0) {
-    decision.wire_form = ridge::NeedsProbe(decision) ? ridge::WireForm::kHidden : options.wire_form;
+    const bool on_decode = ridge::NeedsProbe(decision) || prefill.maps.split == 0;
+    decision.wire_form = on_decode ? ridge::WireForm::kHidden : options.wire_form;
   } else if (ridge::NeedsProbe(decision)) {
     return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
                        "selector PROBE needs a decode worker with a map set; use ATTENTION");

@@ -471,6 +471,17 @@ TEST_F(FitTest, RemovesNoFileThatItDidNotTake) {
   EXPECT_FALSE(std::filesystem::exists(rows + "/00008.safetensors"));
 }
 
+TEST_F(FitTest, RemovesNoRowsOfMoreSplits) {
+  FitOptions options = Options("maps");
+  options.rows_folder = options.out + "/rows";
+  options.splits = {1, 2};
+  ASSERT_TRUE(Run(options).ok());
+  options.rows_folder.clear();
+  options.splits = {1};
+  ASSERT_TRUE(Run(options).ok());
+  EXPECT_TRUE(std::filesystem::exists(options.out + "/rows/00000.safetensors")) << "they took hours, perhaps";
+}
+
 TEST_F(FitTest, MoreRowsLaterEqualAllAtOnce) {
   const FitOptions whole = Options("whole");
   ASSERT_TRUE(Run(whole).ok());

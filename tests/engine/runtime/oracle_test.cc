@@ -173,7 +173,7 @@ TEST_P(OracleTest, QualityEqualsTheMethodOnWholeTensors) {
           EXPECT_EQ(started.report.selected, 0);
         }
         if (length > 140 && selector != Selector::kNone) {
-          EXPECT_GT(started.report.selected, 0);
+          EXPECT_GE(started.report.selected, 17) << "a window, cut at the first row at most";
         }
         EXPECT_EQ(started.report.filled, fill.plan.filled_count());
         EXPECT_EQ(started.report.exact, 32 + started.report.outliers + started.report.selected);

@@ -150,6 +150,28 @@ TEST(SplitPolicyTest, InWireFormHiddenTheDecodeWorkersMapsWillDo) {
   EXPECT_EQ(ReasonOf(Decide(options, {Mode::kSpeed, 8000, 8000}, kWithoutMaps, kNoMaps).status()), "NO_MAPS");
 }
 
+TEST(SplitPolicyTest, WithoutAPrefillWorkerNothingIsFilled) {
+  PolicyOptions hidden;
+  hidden.wire_form = ridge::WireForm::kHidden;
+  const auto automatic = Decide(hidden, {Mode::kAuto, 8000, 8000}, PrefillFacts{}, kMaps);
+  ASSERT_TRUE(automatic.ok()) << automatic.status();
+  EXPECT_EQ(automatic->mode, Mode::kExact);
+  EXPECT_TRUE(automatic->local);
+  EXPECT_EQ(automatic->reason, "NO_PREFILL_WORKERS");
+  PromptFacts probe{Mode::kQuality, 8000, 8000};
+  probe.selector = ridge::Selector::kProbe;
+  EXPECT_EQ(ReasonOf(Decide({}, probe, PrefillFacts{}, kMaps).status()), "NO_MAPS");
+  EXPECT_EQ(ReasonOf(Decide(hidden, {Mode::kSpeed, 8000, 8000}, PrefillFacts{}, kMaps).status()), "NO_MAPS");
+}
+
+TEST(SplitPolicyTest, AProbeWithoutRoomIsFilledByWhoHasMaps) {
+  PromptFacts probe{Mode::kQuality, 8000, 8000};
+  probe.selector = ridge::Selector::kProbe;
+  probe.share = 0;
+  EXPECT_EQ(Decide({}, probe, kWithoutMaps, kMaps)->wire_form, ridge::WireForm::kHidden);
+  EXPECT_EQ(Decide({}, probe, kWithMaps, kMaps)->wire_form, ridge::WireForm::kKv);
+}
+
 // 5 % of 25 windows is more than one, 3 % is less: then nothing can be selected, and nobody looks for it.
 TEST(SplitPolicyTest, WithoutRoomForAWindowNothingIsScored) {
   constexpr int64_t kShort = 512 + 25 * ridge::kSelectionWindow;  // of bulk, and the tail

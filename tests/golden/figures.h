@@ -11,6 +11,7 @@
 #include "engine/base/check.h"
 #include "engine/base/status.h"
 #include "engine/formats/safetensors.h"
+#include "kernels/api/tensor.h"
 
 namespace ridgefill::golden {
 
@@ -41,9 +42,14 @@ struct Forced {
   int64_t first_row() const { return static_cast<int64_t>(prompt.size()) - 1; }
 };
 
-// Largest rms error that a bf16 backend may have, as a share of the logits' rms: each of `layers` layers adds
-// independent roundings of one bf16 unit (2^-8).
-inline double Bf16Bound(int layers) { return std::ldexp(1.0, -8) * std::sqrt(layers); }
+// Largest rms error that a backend with bf16 K and V may have, as a share of the logits' rms, from
+// independent roundings to bf16: K and V of each layer, and with bf16 activations also what its four linears
+// take, Q, the softmax weights and what the head takes. Each is 0.42 of a unit (2^-8) of rms over mantissas
+// that are spread evenly in log, and is taken to reach the logits whole.
+inline double RoundingBound(int layers, kernels::DType activations) {
+  const double roundings = activations == kernels::DType::kBF16 ? 8.0 * layers + 1 : 2.0 * layers;
+  return 0.42 * std::ldexp(1.0, -8) * std::sqrt(roundings);
+}
 
 inline double Rms(absl::Span<const float> values) {
   double sum = 0;
@@ -58,8 +64,8 @@ inline double RmsError(absl::Span<const float> a, absl::Span<const float> b) {
   return std::sqrt(sum / static_cast<double>(a.size()));
 }
 
-// How a backend's argmax follows the forced tokens. Every miss must lie where fp32 itself was undecided
-// within the bound.
+// How a backend's argmax follows the forced tokens. Every miss must lie where fp32 itself was undecided: its
+// best two logits no farther apart than both off by the bound, towards each other.
 struct Agreement {
   int positions = 0, misses = 0, clear_misses = 0;
 
@@ -72,7 +78,7 @@ struct Agreement {
       ++positions;
       if (best == forced.tokens[i]) continue;
       ++misses;
-      if (forced.margin[i] > bound * forced.rms[i]) ++clear_misses;
+      if (forced.margin[i] > 2 * bound * forced.rms[i]) ++clear_misses;
     }
   }
 };

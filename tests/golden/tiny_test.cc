@@ -98,12 +98,12 @@ INSTANTIATE_TEST_SUITE_P(All, TinyReference, testing::ValuesIn(AllCheckpoints())
   return TestName(info.param.name + (info.param.container.empty() ? "_hf" : "_gguf"));
 });
 
-// --- every backend: the bf16 bound against plain fp32
+// --- every backend: the rounding bound against plain fp32
 // --------------------------------------------------------------------
 
 class TinyBackend : public testing::TestWithParam<std::string> {};
 
-TEST_P(TinyBackend, LogitsAndArgmaxAreWithinTheBf16Bound) {
+TEST_P(TinyBackend, LogitsAndArgmaxAreWithinTheRoundingBound) {
   Agreement agreement;
   for (const char* name : kCheckpoints) {
     const TinyFigures f = ReadTiny(name);
@@ -114,7 +114,8 @@ TEST_P(TinyBackend, LogitsAndArgmaxAreWithinTheBf16Bound) {
     const auto all = RunForced(**runner, f.forced);
     ASSERT_TRUE(all.ok()) << all.status();
     const int64_t vocab = (*runner)->model().config().vocab;
-    const double bound = Bf16Bound((*runner)->layers());
+    const double bound =
+        RoundingBound((*runner)->layers(), (*runner)->backend().capabilities().activation_dtype);
     const double error = RmsError(Pick(*all, f.positions, vocab), f.logits) / Rms(f.logits);
     EXPECT_LE(error, bound) << name;
     RecordProperty(TestName(name), absl::StrCat(error / bound));

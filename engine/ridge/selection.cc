@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <unordered_map>
 
 #include "engine/base/check.h"
@@ -37,6 +38,13 @@ std::vector<int32_t> Peaks(absl::Span<const float> scores, int64_t bulk_end,
   return rows;
 }
 
+std::vector<int32_t> Merged(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
+  std::vector<int32_t> rows;
+  rows.reserve(a.size() + b.size());
+  std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(rows));
+  return rows;
+}
+
 // Half a row more, or the rounding of a share like 0.05f would cost a window.
 int64_t RowsOfShare(float share, int64_t bulk_rows) {
   return std::llround(double{share} * static_cast<double>(bulk_rows));
@@ -68,6 +76,14 @@ std::vector<int32_t> SelectWindows(absl::Span<const float> scores, int64_t bulk_
   return rows;
 }
 
+std::vector<int32_t> SelectSingles(absl::Span<const float> scores, int64_t bulk_end,
+                                   absl::Span<const int32_t> taken, int64_t count) {
+  std::vector<int32_t> rows = Peaks(scores, bulk_end, taken, 0);
+  rows.resize(std::min<size_t>(rows.size(), std::max<int64_t>(0, count)));
+  std::sort(rows.begin(), rows.end());
+  return rows;
+}
+
 std::vector<float> RandomScores(int64_t rows, uint64_t seed) {
   base::Rng rng(seed);
   std::vector<float> scores(rows);
@@ -96,9 +112,13 @@ std::vector<int32_t> SelectRows(const FillDecision& decision, absl::Span<const i
   SelectionOptions options;
   options.share = decision.share;
   switch (decision.selector) {
-    case Selector::kAttention:
+    case Selector::kAttention: {
       options.least = kLeastAttention;
-      return SelectWindows(attention, bulk_end, outliers, options);
+      const std::vector<int32_t> windows = SelectWindows(attention, bulk_end, outliers, options);
+      const int64_t room = RowsOfShare(decision.share, bulk_end) - static_cast<int64_t>(windows.size());
+      const int64_t count = std::min(room, RowsOfShare(kSingleShare, bulk_end));
+      return Merged(windows, SelectSingles(attention, bulk_end, Merged(outliers, windows), count));
+    }
     case Selector::kProbe:
       options.least = kLeastProbe;
       return SelectWindows(attention, bulk_end, outliers, options);

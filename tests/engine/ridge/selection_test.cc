@@ -97,6 +97,18 @@ TEST(SelectWindows, ScoresThatAreNoNumbersWinNothing) {
 
 TEST(SelectWindows, NothingWithoutBulk) { EXPECT_THAT(SelectWindows({}, 0, {}, {}), IsEmpty()); }
 
+TEST(SelectSingles, TakesTheBestRowsThatAreNotTaken) {
+  const auto scores = Flat(100, {{10, 5.0f}, {20, 4.0f}, {30, 4.0f}, {40, 9.0f}, {90, 7.0f}});
+  EXPECT_THAT(SelectSingles(scores, 80, {{10, 11}}, 2), testing::ElementsAre(20, 40)) << "90 is tail";
+  EXPECT_THAT(SelectSingles(scores, 80, {{10, 11}}, 5), testing::ElementsAre(0, 1, 20, 30, 40));
+  EXPECT_THAT(SelectSingles(scores, 80, {}, 200), ElementsAreArray(Rows(0, 80)));
+  EXPECT_THAT(SelectSingles(scores, 80, {}, 0), IsEmpty());
+  EXPECT_THAT(SelectSingles(scores, 80, {}, -3), IsEmpty());
+  std::vector<float> none(80, 0.0f);
+  none[3] = std::nanf("");
+  EXPECT_THAT(SelectSingles(none, 80, {}, 5), IsEmpty()) << "what nobody looks at";
+}
+
 // Whatever the scores: ascending rows of the bulk, within the share, whole windows but for outliers.
 TEST(SelectWindows, HoldsForAnyScores) {
   base::Rng rng(3);
@@ -145,9 +157,18 @@ TEST(SelectRows, FollowsTheDecision) {
   const std::vector<int32_t> outliers = {0};
   EXPECT_TRUE(NeedsAttentionScores(decision));
   EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), ElementsAreArray(Around(100)));
-  // Rows that draw little attention are not worth it, but the selectors to compare with spend their share.
+  // Without a row that is worth a window, the share goes to single ones.
   attention[100] = 0.0039f;
-  EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), IsEmpty());
+  std::vector<int32_t> single = Rows(1, 24);
+  single.push_back(100);
+  EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), ElementsAreArray(single));
+  // Beside a window their own share at most, and no more than the decision's leaves.
+  attention[100] = 0.006f;
+  decision.share = 0.25f;
+  EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), SizeIs(24 + 38));  // 5 % of 768
+  decision.share = 34.0f / 768;
+  EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), SizeIs(34));
+  decision.share = 24.0f / 768;
   decision.selector = Selector::kProbe;  // whose maxima lie far higher
   EXPECT_FALSE(NeedsAttentionScores(decision));
   EXPECT_TRUE(NeedsProbe(decision));

@@ -97,6 +97,7 @@ class Fitter {
 
   absl::StatusOr<FitResult> Run(const base::ModelIdentity& identity) {
     SetKey(identity);
+    RF_RETURN_IF_ERROR(OpenMerged());
     RF_RETURN_IF_ERROR(MakeFolders());
     RF_RETURN_IF_ERROR(CollectRows());
     RF_RETURN_IF_ERROR(Merge());
@@ -233,7 +234,6 @@ class Fitter {
                        ": its document is one of this run or of another merged folder, and would "
                        "be counted twice"));
     }
-    RF_RETURN_IF_ERROR(CheckMeasured(options_, source.digest));
     RF_RETURN_IF_ERROR(CheckOverlap(*file, source));
     if (corpora_.insert(file->corpus()).second) {
       absl::StrAppend(&corpus_, corpus_.empty() ? "" : " + ", file->corpus());
@@ -243,7 +243,8 @@ class Fitter {
     return absl::OkStatus();
   }
 
-  absl::Status Merge() {
+  // Before the model's pass, which is dear: what cannot be merged is refused at once.
+  absl::Status OpenMerged() {
     for (const std::string& folder : options_.merge) {
       std::vector<std::string> paths;
       std::error_code error;
@@ -258,14 +259,26 @@ class Fitter {
       for (const std::string& path : paths) {
         auto file = RowFile::Open(path);
         absl::Status status = file.ok() ? CheckServes(key_, (*file)->key()) : file.status();
-        if (status.ok()) {
-          const RowsSource source = (*file)->source();
-          status = Add(*std::move(file), source);
-        }
-        if (!status.ok()) return base::WithContext(status, absl::StrCat("cannot merge ", path));
+        if (status.ok()) status = CheckMeasured(options_, (*file)->source().digest);
+        if (!status.ok()) return CannotMerge(path, status);
+        merged_.push_back(*std::move(file));
       }
     }
     return absl::OkStatus();
+  }
+
+  absl::Status Merge() {
+    for (std::unique_ptr<RowFile>& file : merged_) {
+      const std::string path = file->path();
+      const RowsSource source = file->source();
+      if (absl::Status status = Add(std::move(file), source); !status.ok()) return CannotMerge(path, status);
+    }
+    merged_.clear();
+    return absl::OkStatus();
+  }
+
+  static absl::Status CannotMerge(const std::string& path, const absl::Status& status) {
+    return base::WithContext(status, absl::StrCat("cannot merge ", path));
   }
 
   absl::Status FitSplits() {
@@ -306,7 +319,7 @@ class Fitter {
   const std::vector<Document>& documents_;
   const FitOptions& options_;
   RowsKey key_;
-  std::vector<std::unique_ptr<RowFile>> files_;
+  std::vector<std::unique_ptr<RowFile>> files_, merged_;  // the latter not counted yet
   std::vector<const RowFile*> fit_, held_out_;
   std::set<std::string> counted_, corpora_;
   std::map<std::string, std::vector<Piece>> pieces_;  // by digest of the file of text

@@ -410,8 +410,11 @@ TEST_F(FitTest, RefusesTextThatTheMapsWillBeMeasuredOn) {
   documents_ = MakeDocuments(40);
   options.out += "2", options.rows_folder += "2";
   options.merge = {first.rows_folder};
+  int steps = 0;
+  options.progress = [&](const FitProgress&) { return ++steps, absl::OkStatus(); };
   const absl::Status merged = Run(options).status();
   EXPECT_EQ(ReasonOf(merged), "FIT_HELDOUT");
+  EXPECT_EQ(steps, 0) << "refused before the model ran";
   EXPECT_THAT(std::string(merged.message()), HasSubstr("00003.safetensors"));
   options.measured_text.erase("a book");
   EXPECT_TRUE(Run(options).ok());

@@ -19,7 +19,6 @@ namespace {
 
 constexpr int kSplit = 18, kTail = 256;
 constexpr int64_t kLongest = 2200;
-constexpr float kShare = 0.1f;
 
 class SelectionNeedleTest : public testing::Test {
  protected:
@@ -48,12 +47,12 @@ class SelectionNeedleTest : public testing::Test {
   }
 
   // Row 0 is this model's only outlier.
-  static std::vector<int32_t> Select(const std::vector<int32_t>& ids) {
+  static std::vector<int32_t> Select(const std::vector<int32_t>& ids, float share) {
     EXPECT_TRUE(shared_->forward->Lower(ids, static_cast<int64_t>(ids.size())).ok());
     ridge::FillDecision decision;
     decision.mode = ridge::Mode::kQuality;
     decision.tail = kTail;
-    decision.share = kShare;
+    decision.share = share;
     return ridge::SelectRows(decision, ids, shared_->forward->scores(), {0});
   }
 
@@ -91,7 +90,7 @@ TEST_F(SelectionNeedleTest, RowsOfTheAnswerAreSelected) {
     const std::vector<int32_t> number = Encode(" 4837261");
     const auto at = std::search(ids.begin(), ids.end(), number.begin(), number.end());
     ASSERT_TRUE(at != ids.end());
-    const std::vector<int32_t> rows = Select(ids);
+    const std::vector<int32_t> rows = Select(ids, 0.1f);
     std::printf("%d tokens, depth %.1f: %d rows selected\n", static_cast<int>(ids.size()), depth,
                 static_cast<int>(rows.size()));
     for (size_t i = 0; i < number.size(); ++i) {
@@ -104,13 +103,14 @@ TEST_F(SelectionNeedleTest, ProsePaysForFewerRowsThanItsShare) {
   const auto documents =
       fit::LoadCorpus(*shared_->lm.tokenizer, "tests/data/corpus/heldout", {.document_tokens = 2048}).value();
   constexpr int kDocuments = 5;  // of prose and of an encyclopedia
+  const float share = ridge::SelectionOptions().share;
   size_t selected = 0;
   for (int i = 0; i < kDocuments; ++i) {
-    const size_t rows = Select(documents[i].ids).size();
+    const size_t rows = Select(documents[i].ids, share).size();
     std::printf("%s: %d rows selected\n", documents[i].file.c_str(), static_cast<int>(rows));
     selected += rows;
   }
-  EXPECT_LT(static_cast<double>(selected), 0.8 * kShare * kDocuments * (2048 - kTail));
+  EXPECT_LT(static_cast<double>(selected), 0.6 * share * kDocuments * (2048 - kTail));
 }
 
 }  // namespace

@@ -146,7 +146,7 @@ absl::Status AddNeedles(const tokenizer::Tokenizer& tokenizer, const EvalFlags& 
 // Everything: sized for half an hour of two cores and a small model (not timed to its end yet), or a report.
 absl::Status AddAll(const tokenizer::Tokenizer& tokenizer, const EvalFlags& flags, Measures& out) {
   EvalFlags part = flags;
-  part.documents = flags.report ? 60 : 20;
+  part.documents = flags.report ? 60 : 12;
   part.lengths = flags.report ? std::vector<int64_t>{4096, 8192} : std::vector<int64_t>{4096};
   part.tails = flags.report ? std::vector<int64_t>{256, 512, 1024} : std::vector<int64_t>{512};
   RF_RETURN_IF_ERROR(AddText(tokenizer, part, {true, true, true}, out));
@@ -154,7 +154,10 @@ absl::Status AddAll(const tokenizer::Tokenizer& tokenizer, const EvalFlags& flag
   part.tails = {512};
   part.lengths = {1024, 2048, 4096};
   if (flags.report) part.lengths.push_back(8192);
-  part.tasks = {"single", "multi_key"};
+  part.tasks = {"single"};
+  RF_RETURN_IF_ERROR(AddNeedles(tokenizer, part, out));
+  if (!flags.report) part.lengths = {1024, 2048};
+  part.tasks = {"multi_key"};
   RF_RETURN_IF_ERROR(AddNeedles(tokenizer, part, out));
   if (!flags.report) part.lengths = {1024};
   part.tasks = {"multi_value", "variables", "json", "code"};
@@ -165,6 +168,7 @@ absl::Status AddAll(const tokenizer::Tokenizer& tokenizer, const EvalFlags& flag
   if (flags.report) RF_RETURN_IF_ERROR(AddNeedles(tokenizer, part, out));
 
   part.documents = flags.report ? 16 : 6;
+  part.modes = {flags.modes.front()};
   part.lengths = {2048};
   part.tails = {256};
   part.fills = {"ridge"};

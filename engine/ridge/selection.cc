@@ -116,7 +116,7 @@ std::vector<int32_t> SelectRows(const FillDecision& decision, absl::Span<const i
       options.least = kLeastAttention;
       const std::vector<int32_t> windows = SelectWindows(attention, bulk_end, outliers, options);
       const int64_t room = RowsOfShare(decision.share, bulk_end) - static_cast<int64_t>(windows.size());
-      const int64_t count = std::min(room, RowsOfShare(kSingleShare, bulk_end));
+      const int64_t count = std::min({room, RowsOfShare(kSingleShare, bulk_end), int64_t{kMostSingles}});
       return Merged(windows, SelectSingles(attention, bulk_end, Merged(outliers, windows), count));
     }
     case Selector::kProbe:

@@ -166,6 +166,9 @@ TEST(SelectRows, FollowsTheDecision) {
   attention[100] = 0.006f;
   decision.share = 0.25f;
   EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), SizeIs(24 + 38));  // 5 % of 768
+  const std::vector<int32_t> many(40256, 7);
+  const std::vector<float> alike(many.size(), 0.002f);
+  EXPECT_THAT(SelectRows(decision, many, alike, outliers), SizeIs(kMostSingles));
   decision.share = 34.0f / 768;
   EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), SizeIs(34));
   decision.share = 24.0f / 768;

@@ -97,10 +97,12 @@ class Fitter {
 
   absl::StatusOr<FitResult> Run(const base::ModelIdentity& identity) {
     SetKey(identity);
+    // All that can be refused before the model's pass, which is dear.
+    RF_RETURN_IF_ERROR(CountOwn());
     RF_RETURN_IF_ERROR(OpenMerged());
     RF_RETURN_IF_ERROR(MakeFolders());
     RF_RETURN_IF_ERROR(CollectRows());
-    RF_RETURN_IF_ERROR(Merge());
+    for (std::unique_ptr<RowFile>& file : merged_) Keep(std::move(file));
     RF_RETURN_IF_ERROR(FitSplits());
     files_.clear();
     if (options_.rows_folder.empty()) RemoveRows(result_);
@@ -155,12 +157,24 @@ class Fitter {
     return options_.progress ? options_.progress({stage, done, total, tokens_}) : absl::OkStatus();
   }
 
+  std::string PathOf(int64_t document) const {
+    return absl::StrCat(rows_folder(), "/", absl::Dec(document, absl::kZeroPad5), ".safetensors");
+  }
+
+  absl::Status CountOwn() {
+    for (int64_t i = 0; i < WantedDocuments(); ++i) {
+      const std::vector<int32_t>& ids = documents_[i].ids;
+      RF_RETURN_IF_ERROR(
+          Count(PathOf(i), TokensDigest(ids), SourceOf(documents_[i]), static_cast<int64_t>(ids.size())));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status CollectRows() {
     const int64_t wanted = WantedDocuments();
     std::unique_ptr<Collector> collector;  // made when there is something to do
     for (int64_t i = 0; i < wanted; ++i) {
-      const std::string path =
-          absl::StrCat(rows_folder(), "/", absl::Dec(i, absl::kZeroPad5), ".safetensors");
+      const std::string path = PathOf(i);
       int64_t tokens = 0;
       if (std::filesystem::exists(path)) {
         ++result_.resumed_documents;
@@ -203,17 +217,27 @@ class Fitter {
       return base::Error(absl::StatusCode::kFailedPrecondition, "ROWS_OTHER_DOCUMENTS",
                          absl::StrCat(hint, ": it was begun over other documents"));
     }
-    return Add(*std::move(opened), SourceOf(documents_[i]));
+    Keep(*std::move(opened));
+    return absl::OkStatus();
   }
 
   static RowsSource SourceOf(const Document& document) {
     return {document.file, document.file_digest, document.begin};
   }
 
-  // The same tokens of the same file are not taken twice, whatever documents they were cut into.
-  absl::Status CheckOverlap(const RowFile& file, const RowsSource& source) {
+  // No text is taken twice: not the same tokens, nor the same part of a file, whatever documents it was cut
+  // into.
+  absl::Status Count(const std::string& path, const std::string& digest, const RowsSource& source,
+                     int64_t tokens) {
+    if (!counted_.insert(digest).second) {
+      return base::Error(
+          absl::StatusCode::kFailedPrecondition, "ROWS_SAME_DOCUMENTS",
+          absl::StrCat(path,
+                       ": its document is one of this run or of another merged folder, and would "
+                       "be counted twice"));
+    }
     if (source.digest.empty()) return absl::OkStatus();  // unknown
-    const Piece piece = {source.begin, source.begin + file.tokens(), file.path()};
+    const Piece piece = {source.begin, source.begin + tokens, path};
     for (const Piece& other : pieces_[source.digest]) {
       if (piece.end <= other.begin || other.end <= piece.begin) continue;
       return base::Error(
@@ -226,24 +250,14 @@ class Fitter {
     return absl::OkStatus();
   }
 
-  absl::Status Add(std::unique_ptr<RowFile> file, const RowsSource& source) {
-    if (!counted_.insert(file->digest()).second) {
-      return base::Error(
-          absl::StatusCode::kFailedPrecondition, "ROWS_SAME_DOCUMENTS",
-          absl::StrCat(file->path(),
-                       ": its document is one of this run or of another merged folder, and would "
-                       "be counted twice"));
-    }
-    RF_RETURN_IF_ERROR(CheckOverlap(*file, source));
+  void Keep(std::unique_ptr<RowFile> file) {
     if (corpora_.insert(file->corpus()).second) {
       absl::StrAppend(&corpus_, corpus_.empty() ? "" : " + ", file->corpus());
     }
     (file->held_out() ? held_out_ : fit_).push_back(file.get());
     files_.push_back(std::move(file));
-    return absl::OkStatus();
   }
 
-  // Before the model's pass, which is dear: what cannot be merged is refused at once.
   absl::Status OpenMerged() {
     for (const std::string& folder : options_.merge) {
       std::vector<std::string> paths;
@@ -257,28 +271,20 @@ class Fitter {
       }
       std::sort(paths.begin(), paths.end());
       for (const std::string& path : paths) {
-        auto file = RowFile::Open(path);
-        absl::Status status = file.ok() ? CheckServes(key_, (*file)->key()) : file.status();
-        if (status.ok()) status = CheckMeasured(options_, (*file)->source().digest);
-        if (!status.ok()) return CannotMerge(path, status);
-        merged_.push_back(*std::move(file));
+        absl::Status status = OpenMerged(path);
+        if (!status.ok()) return base::WithContext(status, absl::StrCat("cannot merge ", path));
       }
     }
     return absl::OkStatus();
   }
 
-  absl::Status Merge() {
-    for (std::unique_ptr<RowFile>& file : merged_) {
-      const std::string path = file->path();
-      const RowsSource source = file->source();
-      if (absl::Status status = Add(std::move(file), source); !status.ok()) return CannotMerge(path, status);
-    }
-    merged_.clear();
+  absl::Status OpenMerged(const std::string& path) {
+    RF_ASSIGN_OR_RETURN(auto file, RowFile::Open(path));
+    RF_RETURN_IF_ERROR(CheckServes(key_, file->key()));
+    RF_RETURN_IF_ERROR(CheckMeasured(options_, file->source().digest));
+    RF_RETURN_IF_ERROR(Count(path, file->digest(), file->source(), file->tokens()));
+    merged_.push_back(std::move(file));
     return absl::OkStatus();
-  }
-
-  static absl::Status CannotMerge(const std::string& path, const absl::Status& status) {
-    return base::WithContext(status, absl::StrCat("cannot merge ", path));
   }
 
   absl::Status FitSplits() {
@@ -319,7 +325,7 @@ class Fitter {
   const std::vector<Document>& documents_;
   const FitOptions& options_;
   RowsKey key_;
-  std::vector<std::unique_ptr<RowFile>> files_, merged_;  // the latter not counted yet
+  std::vector<std::unique_ptr<RowFile>> files_, merged_;  // the latter beside this run's
   std::vector<const RowFile*> fit_, held_out_;
   std::set<std::string> counted_, corpora_;
   std::map<std::string, std::vector<Piece>> pieces_;  // by digest of the file of text

@@ -29,9 +29,8 @@ inline constexpr int kSelectionWindow = 24, kWindowBefore = 7;
 // facts in 1K tokens, one of them asked for, the least draws 0.0045 to 0.02; of 3.3K rows of plain prose 1 to
 // 6 % are in windows that draw as much.
 inline constexpr float kLeastAttention = 0.004f;
-// Single rows: at most this share of the bulk, and like the tail no more the longer a prompt is (beyond 3,840
-// rows). SmolLM2 at S = 18 loses a third less over the tail of prose with 166 of 3,328 rows
-// (docs/quality.md).
+// Single rows: at most this share of the bulk, and never more than so many (from 3,840 rows of bulk on), so
+// that like the tail they do not grow with the prompt. What they bring: docs/quality.md.
 inline constexpr float kSingleShare = 0.05f;
 inline constexpr int kMostSingles = 192;
 // The same of a probe, whose scores are maxima: leaves out what no head looks at (docs/method.md, "Modes").

@@ -168,7 +168,7 @@ absl::Status AddAll(const tokenizer::Tokenizer& tokenizer, const EvalFlags& flag
   if (flags.report) RF_RETURN_IF_ERROR(AddNeedles(tokenizer, part, out));
 
   part.documents = flags.report ? 16 : 6;
-  part.modes = {flags.modes.front()};
+  if (!flags.report) part.modes = {flags.modes.front()};
   part.lengths = {2048};
   part.tails = {256};
   part.fills = {"ridge"};

@@ -43,11 +43,12 @@ struct Forced {
 };
 
 // Largest rms error that a backend with bf16 K and V may have, as a share of the logits' rms, from
-// independent roundings to bf16: K and V of each layer, and with bf16 activations also what its four linears
-// take, Q, the softmax weights and what the head takes. Each is 0.42 of a unit (2^-8) of rms over mantissas
-// that are spread evenly in log, and is taken to reach the logits whole.
+// independent roundings to bf16. In each layer K and V are rounded; with bf16 activations also what the four
+// linears take, Q and K before RoPE and Q behind it, the softmax weights, and gate and up; and what the head
+// takes. Each is 0.42 of a unit (2^-8) of rms over mantissas that are spread evenly in log, and is taken to
+// reach the logits whole.
 inline double RoundingBound(int layers, kernels::DType activations) {
-  const double roundings = activations == kernels::DType::kBF16 ? 8.0 * layers + 1 : 2.0 * layers;
+  const double roundings = activations == kernels::DType::kBF16 ? 12.0 * layers + 1 : 2.0 * layers;
   return 0.42 * std::ldexp(1.0, -8) * std::sqrt(roundings);
 }
 

@@ -554,12 +554,15 @@ TEST_F(FitTest, RefusesToCountDocumentsTwice) {
   ASSERT_TRUE(Run(first).ok());
   FitOptions own = Options("own");
   own.merge = {first.rows_folder};
+  int steps = 0;
+  own.progress = [&](const FitProgress&) { return ++steps, absl::OkStatus(); };
   EXPECT_EQ(ReasonOf(Run(own).status()), "ROWS_SAME_DOCUMENTS");
   documents_[0].ids[0] ^= 1;  // one document of its own does not help
   own.out += "2", own.rows_folder += "2";
   EXPECT_EQ(ReasonOf(Run(own).status()), "ROWS_SAME_DOCUMENTS");
   own.merge = {folder_};
   EXPECT_EQ(ReasonOf(Run(own).status()), "ROWS_EMPTY");
+  EXPECT_EQ(steps, 0) << "refused before the model ran";
 }
 
 // The same file cut into documents of another length: no two are the same, but their text is.
@@ -577,16 +580,20 @@ TEST_F(FitTest, RefusesTextThatIsThereInOtherDocuments) {
   documents_ = cut(kTokens, 0, "a file");
   const FitOptions first = Options("first");
   ASSERT_TRUE(Run(first).ok());
+  int steps = 0;
   const auto merged = [&](const std::string& name, int64_t tokens, int64_t begin, const std::string& digest) {
     FitOptions options = Options(name);
     options.merge = {first.rows_folder};
     documents_ = cut(tokens, begin, digest);
+    steps = 0;
+    options.progress = [&](const FitProgress&) { return ++steps, absl::OkStatus(); };
     return Run(options).status();
   };
   const absl::Status refused = merged("shorter", 40, 0, "a file");
   EXPECT_EQ(ReasonOf(refused), "ROWS_SAME_TEXT");
   EXPECT_THAT(std::string(refused.message()), HasSubstr("novel.txt"));
   EXPECT_EQ(ReasonOf(merged("last_token", kTokens, 9 * kTokens - 1, "a file")), "ROWS_SAME_TEXT");
+  EXPECT_EQ(steps, 0) << "refused before the model ran";
   EXPECT_TRUE(merged("behind", kTokens, 9 * kTokens, "a file").ok()) << "the text that follows";
   EXPECT_TRUE(merged("other", 40, 0, "another file of this name").ok());
 }

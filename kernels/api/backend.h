@@ -26,7 +26,7 @@ namespace ridgefill::kernels {
 
 struct Capabilities {
   std::string name;  // "reference", "cpu", "cuda"
-  std::string isa;   // "scalar", "avx2", "avx512", "avx512_bf16", "sm_80", ...
+  std::string isa;   // "scalar", "avx2", "avx512", "avx512_bf16", "amx_bf16", "sm_80", ...
   int threads = 1;
   DType activation_dtype = DType::kF32;  // what norms, linears and attention pass between each other
   // The residual stream and h_S are f32 on every backend: h_S travels losslessly.
@@ -112,7 +112,7 @@ std::unique_ptr<Backend> MakeReferenceBackend(const ReferenceOptions& options = 
 
 struct CpuOptions {
   int threads = 0;  // 0: all cores that the process may use
-  // "" picks the best the machine has; "avx2", "avx512", "avx512_bf16" ask for less (tests, comparisons).
+  // "" picks the best the machine has; "avx2", "avx512", "avx512_bf16", "amx_bf16" ask for one (tests, comparisons).
   std::string isa;
 };
 // kernels/cpu. INVALID_ARGUMENT names an ISA that is unknown or that this machine lacks.

@@ -10,11 +10,9 @@ namespace ridgefill::kernels::cpu::RF_ISA {
 
 inline constexpr float kMasked = -__builtin_inff();
 inline constexpr float kToBase2 = 1.44269504088896340736f;  // log2(e)
-// Rows whose softmax is done together, between their two products: several tiles, so that the latency of a
-// row's maximum hides behind the other rows.
-inline constexpr int kScoreRows = 4 * kTileRows;
-using ActivationStep =
-    std::conditional_t<kDotBf16, DotStep, PairStep>;  // on bf16 panels as they lie in the cache
+// Rows whose softmax is done together, between their two products: so many that the latency of a row's
+// maximum hides behind the other rows.
+inline constexpr int kScoreRows = kTiles ? TileStep::kRows : 4 * kTileRows;
 
 // The state of one task, laid out in its scratch.
 struct AttentionState {
@@ -71,6 +69,14 @@ struct ScoreTile {
 // Tokens of this block that query row `i` sees: (-inf, 64].
 HWY_INLINE int64_t Visible(const AttentionTask& t, int64_t block, int i) {
   return t.positions[i / t.group] + 1 - block * kPanel;
+}
+
+// First row of the first tile that sees anything of this block.
+HWY_INLINE int FirstSeeing(const AttentionTask& t, const AttentionState& s, int64_t block) {
+  int first = 0;
+  while (Visible(t, block, HWY_MIN(first + ActivationStep::kRows, s.n) - 1) <= 0)
+    first += ActivationStep::kRows;
+  return first;
 }
 
 HWY_INLINE void MaskAndMax(const AttentionTask& t, int64_t block, int first, ScoreTile& tile) {
@@ -133,10 +139,10 @@ HWY_INLINE void Score(const AttentionTask& t, const AttentionState& s, int first
   o.panel_row = kPanel;
   o.steps = static_cast<size_t>(t.head_dim / Step::kDepth);
   o.sums_row = kPanel;
-  for (int r = 0; r < tile.rows; r += kTileRows) {
+  for (int r = 0; r < tile.rows; r += Step::kRows) {
     o.x = s.q + static_cast<size_t>(first + r) * o.x_row;
     o.sums = tile.scores[r];
-    MultiplyTile<Step, Start::kZero>(HWY_MIN(tile.rows - r, kTileRows), kPanel, o);
+    MultiplyTile<Step, Start::kZero>(HWY_MIN(tile.rows - r, Step::kRows), kPanel, o);
   }
 }
 
@@ -150,9 +156,10 @@ HWY_INLINE void Gather(const AttentionTask& t, const AttentionState& s, int64_t 
   o.panel = v;
   o.panel_row = static_cast<size_t>(t.v_columns);
   o.sums_row = static_cast<size_t>(t.v_columns);
-  for (int r = 0; r < tile.rows; r += kTileRows) {
-    const int rows = HWY_MIN(tile.rows - r, kTileRows);
-    const int64_t tokens = HWY_MIN(Visible(t, block, first + r + rows - 1), static_cast<int64_t>(kPanel));
+  for (int r = 0; r < tile.rows; r += Step::kRows) {
+    const int rows = HWY_MIN(tile.rows - r, Step::kRows);
+    const int64_t tokens =  // tiles take whole groups of tokens, the same ones whatever rows are together
+        kTiles ? kPanel : HWY_MIN(Visible(t, block, first + r + rows - 1), static_cast<int64_t>(kPanel));
     o.x = tile.scores[r];
     o.steps = static_cast<size_t>((tokens + Step::kDepth - 1) / Step::kDepth);
     o.sums = s.out + static_cast<int64_t>(first + r) * t.v_columns;
@@ -176,15 +183,18 @@ HWY_INLINE void AddBlock(const AttentionTask& t, const AttentionState& s, int64_
   }
 }
 
-// V pairs of a block that the task sees only in part: the unseen half of the last pair may hold anything, and
-// zero times anything is not always zero.
-HWY_INLINE const uint32_t* CleanLastPair(const AttentionTask& t, const uint32_t* v, int64_t tokens,
-                                         float* copy) {
-  if (tokens >= kPanel || tokens % 2 == 0) return v;
+// V pairs of a block that the task sees only in part: what it does not see but multiplies with zero (the
+// second half of the last pair; all the rest with tiles) may hold anything, and zero times anything is not
+// always zero.
+HWY_INLINE const uint32_t* CleanUnseen(const AttentionTask& t, const uint32_t* v, int64_t tokens,
+                                       float* copy) {
+  if (tokens >= kPanel || (!kTiles && tokens % 2 == 0)) return v;
   uint32_t* clean = reinterpret_cast<uint32_t*>(copy);
-  const int64_t whole = tokens / 2 * t.v_columns;
+  const int64_t whole = tokens / 2 * t.v_columns, end = kTiles ? kPanel / 2 * t.v_columns : 0;
   __builtin_memcpy(clean, v, static_cast<size_t>(whole) * 4);
-  for (int64_t c = whole; c < whole + t.v_columns; ++c) clean[c] = v[c] & 0xffffu;
+  int64_t c = whole;
+  for (; tokens % 2 != 0 && c < whole + t.v_columns; ++c) clean[c] = v[c] & 0xffffu;
+  for (; c < end; ++c) clean[c] = 0;
   return clean;
 }
 
@@ -194,13 +204,12 @@ HWY_INLINE void AttendBlock(const AttentionTask& t, const AttentionState& s, int
   const uint32_t* v = k + static_cast<int64_t>(t.head_dim / 2) * kPanel;
   const int64_t tokens = HWY_MIN(Visible(t, block, s.n - 1), static_cast<int64_t>(kPanel));
   if (direct) {
-    v = CleanLastPair(t, v, tokens, s.v);
+    v = CleanUnseen(t, v, tokens, s.v);
   } else {
     PairsToF32(k, t.head_dim / 2, kPanel, s.k);
     PairsToF32(v, (tokens + 1) / 2, t.v_columns, s.v);
   }
-  int first = 0;
-  while (Visible(t, block, HWY_MIN(first + kTileRows, s.n) - 1) <= 0) first += kTileRows;
+  const int first = FirstSeeing(t, s, block);
   if (direct) {
     AddBlock<ActivationStep>(t, s, block, first, reinterpret_cast<const float*>(k),
                              reinterpret_cast<const float*>(v), tile);
@@ -222,6 +231,7 @@ inline void Attention(const AttentionTask& t) {
     const float* from = s.out + static_cast<int64_t>(i) * t.v_columns;
     for (int c = 0; c < t.head_dim; ++c) ScalarStore(from[c] * inverse, out + c);
   }
+  ReleaseTiles();
 }
 
 // Turns one head: pair i is elements i and i + head_dim / 2. `out` may be `in`.

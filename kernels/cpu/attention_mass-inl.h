@@ -14,9 +14,7 @@ inline void AttentionSoftmax(const AttentionTask& t, float* peak, float* inverse
   for (int64_t block = 0; block < blocks; ++block) {
     const uint32_t* k = t.cache + t.block_table[block] * t.block_stride;
     if (!direct) PairsToF32(k, t.head_dim / 2, kPanel, s.k);
-    int first = 0;
-    while (Visible(t, block, HWY_MIN(first + kTileRows, s.n) - 1) <= 0) first += kTileRows;
-    for (; first < s.n; first += kScoreRows) {
+    for (int first = FirstSeeing(t, s, block); first < s.n; first += kScoreRows) {
       tile.rows = HWY_MIN(s.n - first, kScoreRows);
       if (direct) {
         Score<ActivationStep>(t, s, first, reinterpret_cast<const float*>(k), tile);
@@ -32,6 +30,7 @@ inline void AttentionSoftmax(const AttentionTask& t, float* peak, float* inverse
     peak[i] = s.peak[i];
     inverse[i] = 1.0f / hn::GetLane(hn::SumOfLanes(F32(), hn::Load(F32(), s.sum + i * 16)));
   }
+  ReleaseTiles();
 }
 
 // Adds query rows [first, first + tile.rows) of the task to the block's columns [64].
@@ -100,6 +99,7 @@ inline void AttentionMass(const MassTask& m) {
     }
   }
   for (int64_t c = 0; c < m.columns; ++c) m.mass[c] = columns[c];
+  ReleaseTiles();
 }
 
 }  // namespace ridgefill::kernels::cpu::RF_ISA

@@ -15,12 +15,12 @@ char* Row(const TensorView& t, int64_t row) {
   return t.as<char>() + row * t.row_elements() * ByteSize(t.dtype);
 }
 
-// Rows of a product that one task takes, of at most kMost. Fewer rows balance the threads better, more rows
-// spread the cost of turning a panel into f32 (about kPanelCost rows' worth) further.
-int64_t RowsPerTask(int64_t rows, int64_t panels, int threads) {
-  constexpr int64_t kMost = 528, kLeast = 48, kTile = 6, kPanelCost = 12;
+// Rows of a product that one task takes, whole tiles and about kMost at most. Fewer rows balance the threads
+// better, more rows spread the cost of turning a panel into f32 (about kPanelCost rows' worth) further.
+int64_t RowsPerTask(int64_t rows, int64_t panels, int threads, int64_t tile) {
+  constexpr int64_t kMost = 528, kLeast = 48, kPanelCost = 12;
   const auto rows_for = [&](int64_t pieces) {
-    return ((rows + pieces - 1) / pieces + kTile - 1) / kTile * kTile;
+    return ((rows + pieces - 1) / pieces + tile - 1) / tile * tile;
   };
   int64_t best_pieces = (rows + kMost - 1) / kMost, best_cost = INT64_MAX;
   for (int64_t pieces = best_pieces; pieces == best_pieces || rows_for(pieces) >= kLeast; ++pieces) {
@@ -93,7 +93,8 @@ absl::Status CpuBackend::DoLinear(Stream&, const LinearArgs& a) {
   RF_RETURN_IF_ERROR(CheckActivation("linear", a.x));
   if (a.x.dim(0) == 0) return absl::OkStatus();
   const auto& linear = static_cast<const CpuLinear&>(*a.weight);
-  const int64_t rows = a.x.dim(0), per_task = RowsPerTask(rows, linear.panels(), capabilities_.threads);
+  const int64_t rows = a.x.dim(0),
+                per_task = RowsPerTask(rows, linear.panels(), capabilities_.threads, kernels_->tile_rows);
   const int64_t pieces = (rows + per_task - 1) / per_task;
   RunGemm(linear.panels() * pieces, per_task, [&](int64_t i) {
     const int64_t panel = i / pieces, row = i % pieces * per_task, column = panel * kPanel;
@@ -117,7 +118,7 @@ absl::Status CpuBackend::DoLinear(Stream&, const LinearArgs& a) {
 
 absl::Status CpuBackend::DoGram(Stream&, const GramArgs& a) {
   const int64_t depth = a.x.dim(0), m = a.x.dim(1), n = a.y.dim(1), panels = (n + kPanel - 1) / kPanel;
-  const int64_t per_task = RowsPerTask(m, panels, capabilities_.threads),
+  const int64_t per_task = RowsPerTask(m, panels, capabilities_.threads, 6),
                 pieces = (m + per_task - 1) / per_task;
   RunGemm(panels * pieces, per_task, [&](int64_t i) {
     const int64_t row = i % pieces * per_task, column = i / pieces * kPanel;

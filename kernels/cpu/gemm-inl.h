@@ -17,9 +17,10 @@ HWY_INLINE V High(V pairs) {
   return hn::BitCast(F32(), hn::And(hn::BitCast(U32(), pairs), hn::Set(U32(), 0xffff0000u)));
 }
 
-// A step takes kWords words of each row of x and one row of the panel, which has kPerWord columns a word.
+// A step takes kWords words of each row of x and one row of the panel, which has kPerWord columns a word; up
+// to kRows rows go together.
 struct WordStep {
-  static constexpr int kPerWord = 1;
+  static constexpr int kPerWord = 1, kRows = kTileRows;
   static HWY_INLINE V Load(const float* panel, size_t column) { return hn::LoadU(F32(), panel + column); }
 };
 struct F32Step : WordStep {  // one f32 of x; the panel is f32
@@ -27,7 +28,7 @@ struct F32Step : WordStep {  // one f32 of x; the panel is f32
   static HWY_INLINE V Add(V sum, V x, V panel, int) { return hn::MulAdd(x, panel, sum); }
 };
 struct HalfStep {  // one f32 of x; the panel is f16
-  static constexpr int kPerWord = 2, kWords = 1, kDepth = 1;
+  static constexpr int kPerWord = 2, kWords = 1, kDepth = 1, kRows = kTileRows;
   static HWY_INLINE V Load(const float* panel, size_t column) {
     return hn::PromoteTo(F32(), hn::LoadU(F16(), reinterpret_cast<const hwy::float16_t*>(panel) + column));
   }
@@ -128,19 +129,30 @@ HWY_INLINE void MicroRows(int rows, const Operands& o) {
   }
 }
 
-// One tile of up to kTileRows rows with `columns` (a multiple of 16) columns.
+}  // namespace ridgefill::kernels::cpu::RF_ISA
+#include "kernels/cpu/tiles-inl.h"
+namespace ridgefill::kernels::cpu::RF_ISA {
+
+using ActivationStep =  // on panels of bf16 pairs as they lie
+    std::conditional_t<kTiles, TileStep, std::conditional_t<kDotBf16, DotStep, PairStep>>;
+
+// One tile of up to Step::kRows rows with `columns` (a multiple of 16) columns.
 template <class Step, Start kStart>
 HWY_INLINE void MultiplyTile(int rows, int columns, Operands o) {
   constexpr int kTailVectors = 16 / static_cast<int>(kLanes);
-  for (; columns >= kTileColumns; columns -= kTileColumns) {
-    MicroRows<Step, kStart, kTileVectors>(rows, o);
-    o.panel += kTileColumns / Step::kPerWord;
-    o.sums += kTileColumns;
-  }
-  for (; columns > 0; columns -= 16) {
-    MicroRows<Step, kStart, kTailVectors>(rows, o);
-    o.panel += 16 / Step::kPerWord;
-    o.sums += 16;
+  if constexpr (std::is_same_v<Step, TileStep>) {
+    MultiplyTiles<kStart>(rows, columns, o);
+  } else {
+    for (; columns >= kTileColumns; columns -= kTileColumns) {
+      MicroRows<Step, kStart, kTileVectors>(rows, o);
+      o.panel += kTileColumns / Step::kPerWord;
+      o.sums += kTileColumns;
+    }
+    for (; columns > 0; columns -= 16) {
+      MicroRows<Step, kStart, kTailVectors>(rows, o);
+      o.panel += 16 / Step::kPerWord;
+      o.sums += 16;
+    }
   }
 }
 
@@ -215,8 +227,8 @@ HWY_INLINE void MultiplyRows(const GemmTask& t, int64_t begin, Operands o) {
   o.sums = t.scratch + kDepthBlock * kPanel;
   o.sums_row = kPanel;
   o.steps /= Step::kDepth;
-  for (int64_t row = 0; row < t.rows; row += kTileRows) {
-    const int rows = static_cast<int>(HWY_MIN(t.rows - row, static_cast<int64_t>(kTileRows)));
+  for (int64_t row = 0; row < t.rows; row += Step::kRows) {
+    const int rows = static_cast<int>(HWY_MIN(t.rows - row, static_cast<int64_t>(Step::kRows)));
     if (first_block) {
       MultiplyTile<Step, Start::kZero>(rows, kPanel, o);
     } else {
@@ -225,8 +237,9 @@ HWY_INLINE void MultiplyRows(const GemmTask& t, int64_t begin, Operands o) {
     if (last_block) {
       t.y_is_bf16 ? WriteRows<uint16_t>(t, row, rows, o.sums) : WriteRows<float>(t, row, rows, o.sums);
     }
-    o.x += kTileRows * o.x_row;
-    if (!first_block || !last_block) o.sums += kTileRows * kPanel;  // else the same few stay in the L1 cache
+    o.x += Step::kRows * o.x_row;
+    if (!first_block || !last_block)
+      o.sums += Step::kRows * kPanel;  // else the same few stay in the L1 cache
   }
 }
 
@@ -239,7 +252,7 @@ inline void Gemm(const GemmTask& t) {
     o.steps = static_cast<size_t>(depth);
     o.panel = reinterpret_cast<const float*>(panel);
     if (kDotBf16 && t.form == PanelForm::kBf16Pairs) {
-      MultiplyRows<DotStep>(t, begin, o);
+      MultiplyRows<ActivationStep>(t, begin, o);
     } else if (direct && t.form == PanelForm::kBf16Pairs) {
       MultiplyRows<PairStep>(t, begin, o);
     } else if (direct && t.form == PanelForm::kF16) {
@@ -256,6 +269,7 @@ inline void Gemm(const GemmTask& t) {
       MultiplyRows<F32Step>(t, begin, o);
     }
   }
+  ReleaseTiles();
 }
 
 }  // namespace ridgefill::kernels::cpu::RF_ISA

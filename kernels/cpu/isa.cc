@@ -1,5 +1,8 @@
 #include "kernels/cpu/isa.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <array>
 
 #include "absl/strings/str_cat.h"
@@ -19,21 +22,33 @@ bool HasAvx512() {
 }
 bool HasAvx512Bf16() { return HasAvx512() && __builtin_cpu_supports("avx512bf16"); }
 
+// Tiles must be asked for, once a process; later threads have them as well.
+bool HasAmxBf16() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool has = HasAvx512Bf16() && __builtin_cpu_supports("amx-tile") &&
+                          __builtin_cpu_supports("amx-bf16") &&
+                          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return has;
+}
+
 struct Isa {
   const KernelTable* kernels;
   bool (*supported)();
   bool automatic;
 };
 // Best first.
-constexpr std::array<Isa, 4> kIsas = {{{&kAvx512Bf16Kernels, HasAvx512Bf16, true},
+constexpr std::array<Isa, 6> kIsas = {{{&kAmxBf16Kernels, HasAmxBf16, true},
+                                       {&kAvx512Bf16Kernels, HasAvx512Bf16, true},
                                        {&kAvx512Kernels, HasAvx512, true},
                                        {&kAvx2Kernels, HasAvx2, true},
-                                       {&kAvx512Bf16EmulatedKernels, HasAvx512, false}}};
+                                       {&kAvx512Bf16EmulatedKernels, HasAvx512, false},
+                                       {&kAmxBf16EmulatedKernels, HasAvx512, false}}};
 
 absl::Status Unknown(absl::string_view isa, absl::string_view problem) {
-  return base::Error(absl::StatusCode::kInvalidArgument, "ISA_UNAVAILABLE",
-                     absl::StrCat("cpu backend: instruction set '", isa, "' ", problem,
-                                  "; known: avx2, avx512, avx512_bf16 (empty: the best this machine has)"));
+  return base::Error(
+      absl::StatusCode::kInvalidArgument, "ISA_UNAVAILABLE",
+      absl::StrCat("cpu backend: instruction set '", isa, "' ", problem,
+                   "; known: avx2, avx512, avx512_bf16, amx_bf16 (empty: the best this machine has)"));
 }
 
 }  // namespace

@@ -9,8 +9,9 @@
 // shift or mask away from f32. Weights have that form too, or f16 where that loses less and the kernels take
 // it.
 //
-// Invariance. Every output element is one chain of multiply-adds over ascending `k`, whatever the tile it
-// falls into: so a row's bits depend on that row and the panel alone.
+// Invariance. Every output element is one chain of multiply-adds over ascending `k` (with AMX a chain of
+// groups of 32, tiles-inl.h), whatever the tile it falls into: so a row's bits depend on that row and the
+// panel alone.
 #pragma once
 
 #include <cstdint>
@@ -116,6 +117,7 @@ struct RmsNormTask {
 struct KernelTable {
   const char* isa;
   bool bf16_activations;  // else f32, and weight panels may be f16
+  int tile_rows;          // rows that a product takes at a time
   void (*gemm)(const GemmTask&);
   void (*attention)(const AttentionTask&);
   // Each query row's maximum (times scale * log2(e)) and 1 / sum of its softmax: [rows * group].
@@ -131,8 +133,10 @@ struct KernelTable {
 extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
 extern const KernelTable kAvx512Bf16Kernels;
-// The AVX-512-BF16 kernels with the dot-product instruction spelt out in AVX-512: lets any AVX-512 machine
-// test that path. Never chosen by itself.
+extern const KernelTable kAmxBf16Kernels;
+// The AVX-512-BF16 and AMX kernels with their products spelt out in AVX-512: let any AVX-512 machine test
+// those paths. Never chosen by themselves.
 extern const KernelTable kAvx512Bf16EmulatedKernels;
+extern const KernelTable kAmxBf16EmulatedKernels;
 
 }  // namespace ridgefill::kernels::cpu

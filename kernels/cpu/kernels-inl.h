@@ -1,5 +1,6 @@
 // All kernels of one ISA. The including file says which one: RF_ISA (namespace), RF_TABLE (the table that it
-// defines) and RF_DOT_BF16: 0 multiplies in f32, 1 uses the bf16 dot-product instruction, 2 spells that out.
+// defines) and RF_DOT_BF16: 0 multiplies in f32, 1 uses the bf16 dot-product instruction, 2 spells that out,
+// 3 uses AMX tiles, 4 spells those out.
 //
 // Compiled with its own -m flags, so it must instantiate nothing that other files share: no standard
 // containers or algorithms here, or the linker might pick the copy that only a newer CPU can run.
@@ -9,6 +10,7 @@
 
 namespace ridgefill::kernels::cpu::RF_ISA {
 inline constexpr bool kDotBf16 = RF_DOT_BF16 != 0;
+inline constexpr bool kTiles = RF_DOT_BF16 >= 3;
 using Activation = std::conditional_t<kDotBf16, uint16_t, float>;
 inline constexpr int64_t kActivationBytes = sizeof(Activation);
 }  // namespace ridgefill::kernels::cpu::RF_ISA
@@ -22,8 +24,9 @@ inline constexpr int64_t kActivationBytes = sizeof(Activation);
 
 namespace ridgefill::kernels::cpu {
 const KernelTable RF_TABLE = {
-    RF_ISA_NAME,           RF_ISA::kDotBf16, RF_ISA::Gemm,    RF_ISA::Attention, RF_ISA::AttentionSoftmax,
-    RF_ISA::AttentionMass, RF_ISA::Rope,     RF_ISA::RmsNorm, RF_ISA::SwiGlu,    RF_ISA::Cast,
-    RF_ISA::RowNorm,
+    RF_ISA_NAME,           RF_ISA::kDotBf16,  RF_ISA::ActivationStep::kRows,
+    RF_ISA::Gemm,          RF_ISA::Attention, RF_ISA::AttentionSoftmax,
+    RF_ISA::AttentionMass, RF_ISA::Rope,      RF_ISA::RmsNorm,
+    RF_ISA::SwiGlu,        RF_ISA::Cast,      RF_ISA::RowNorm,
 };
 }  // namespace ridgefill::kernels::cpu

@@ -26,7 +26,7 @@ void ModelFlags::AddSourceTo(CLI::App& app) {
                  "Threads of the cpu backend (default: every core that the process may use)")
       ->type_name("N")
       ->group(group);
-  app.add_option("--isa", isa, "avx2, avx512 or avx512_bf16 (default: the best this machine has)")
+  app.add_option("--isa", isa, "avx2, avx512, avx512_bf16 or amx_bf16 (default: the best this machine has)")
       ->type_name("NAME")
       ->group(group);
 }

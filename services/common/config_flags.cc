@@ -109,7 +109,7 @@ void ConfigFlags<Config>::AddOwn() {
                      [](Config& c, const std::string& v) { c.mutable_backend()->set_kind(v); });
     Add<int>("--threads", "N", "Threads of the cpu backend (default: every core that the process may use)",
              [](Config& c, const int& v) { c.mutable_backend()->set_threads(v); });
-    Add<std::string>("--isa", "NAME", "avx2, avx512 or avx512_bf16 (default: the best this machine has)",
+    Add<std::string>("--isa", "NAME", "avx2, avx512, avx512_bf16 or amx_bf16 (default: the best this machine has)",
                      [](Config& c, const std::string& v) { c.mutable_backend()->set_isa(v); });
     Add<int64_t>("--context_tokens", "N", "Longest prompt plus answer (default: the model's context)",
                  [](Config& c, const int64_t& v) { SetContext(c, v); });

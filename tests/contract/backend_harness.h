@@ -32,7 +32,13 @@ struct BackendParam {
 
 // Every backend and instruction set of the project; those that this machine or build lacks are skipped.
 inline std::vector<BackendParam> AllBackends() {
-  return {{"reference"}, {"cpu_avx2"}, {"cpu_avx512"}, {"cpu_avx512_bf16"}, {"cpu_avx512_bf16_emulated"},
+  return {{"reference"},
+          {"cpu_avx2"},
+          {"cpu_avx512"},
+          {"cpu_avx512_bf16"},
+          {"cpu_avx512_bf16_emulated"},
+          {"cpu_amx_bf16"},
+          {"cpu_amx_bf16_emulated"},
           {"cuda"}};
 }
 

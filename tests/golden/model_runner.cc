@@ -109,7 +109,8 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const std::string&
 
 std::vector<std::string> BackendNames() {
   std::vector<std::string> names = {"reference"};
-  for (const char* isa : {"avx2", "avx512", "avx512_bf16", "avx512_bf16_emulated"}) {
+  for (const char* isa :
+       {"avx2", "avx512", "avx512_bf16", "avx512_bf16_emulated", "amx_bf16", "amx_bf16_emulated"}) {
     const std::string name = std::string("cpu/") + isa;
     if (MakeBackend(name).ok()) names.push_back(name);
   }

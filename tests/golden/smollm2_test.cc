@@ -138,7 +138,9 @@ std::string IsaName(const testing::TestParamInfo<const char*>& info) {
 INSTANTIATE_TEST_SUITE_P(Cpu, SmolLm2, testing::Values("cpu"), IsaName);
 // Each a minute, so only on request (--gtest_also_run_disabled_tests); the figures of docs/method.md.
 INSTANTIATE_TEST_SUITE_P(DISABLED_OtherCpus, SmolLm2,
-                         testing::Values("cpu/avx2", "cpu/avx512", "cpu/avx512_bf16_emulated"), IsaName);
+                         testing::Values("cpu/avx2", "cpu/avx512", "cpu/avx512_bf16_emulated",
+                                         "cpu/amx_bf16_emulated"),
+                         IsaName);
 
 }  // namespace
 }  // namespace ridgefill::golden

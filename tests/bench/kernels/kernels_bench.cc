@@ -1,7 +1,7 @@
 // Ops of the CPU backend at the shapes of SmolLM2-135M, as GFLOP/s and as a share of the f32 multiply-add
 // peak that the same threads reach just before (`of_peak`; above 1 is possible with bf16 dot products).
 //
-//   ridgefill-kernels-bench [--benchmark_filter=...] [--threads=N] [--isa=avx2|avx512|avx512_bf16]
+//   ridgefill-kernels-bench [--benchmark_filter=...] [--threads=N] [--isa=avx2|avx512|avx512_bf16|amx_bf16]
 //
 // Forward/N is a whole prefill of N tokens in chunks of 512 over random weights: everything that a model
 // does between token ids and the last row's hidden state.

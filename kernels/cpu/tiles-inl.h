@@ -150,6 +150,7 @@ template <Start kStart>
 HWY_INLINE void MultiplyTiles(int rows, int columns, Operands o) {
   if (kStart == Start::kScaledOld) {
     for (int r = 0; r < rows; ++r) {
+      if (o.scale[r] == 1.0f) continue;  // most rows, once they have met their maximum
       const V scale = hn::Set(F32(), o.scale[r]);
       for (int c = 0; c < columns; c += static_cast<int>(kLanes)) {
         float* sums = o.sums + r * o.sums_row + c;

@@ -54,6 +54,14 @@ HWY_INLINE void StoreFromF32(V v, float* to) { hn::StoreU(v, F32(), to); }
 HWY_INLINE void StoreFromF32(V v, uint16_t* to) {
   hn::StoreU(hn::DemoteTo(U16(), hn::BitCast(I32(), Bf16Bits(v))), U16(), to);
 }
+// The same for values that are zero or normal.
+HWY_INLINE void StoreNormalBf16(V v, uint16_t* to) {
+#if RF_DOT_BF16 == 1 || RF_DOT_BF16 == 3
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh(v.raw));
+#else
+  StoreFromF32(v, to);
+#endif
+}
 HWY_INLINE void ScalarStore(float value, float* to) { *to = value; }
 HWY_INLINE void ScalarStore(float value, uint16_t* to) { *to = ScalarBf16(value); }
 

@@ -1,8 +1,11 @@
 // Batch invariance: a row's bits do not depend on batch, chunk, tile, neighbours, threads or what lies in
 // unwritten cache slots. Every comparison here is of bytes.
 #include <algorithm>
+#include <numeric>
 #include <thread>
 
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "tests/contract/attention_harness.h"
 
 namespace ridgefill::kernels {
@@ -18,7 +21,7 @@ class InvarianceTest : public AttentionBackendTest {
   // `op` maps rows [begin, begin + count) to bytes; all ways to cut `rows` must give the bytes of one piece.
   void ExpectSameInAnyPieces(int64_t rows, const std::function<std::string(int64_t, int64_t)>& op) {
     const std::string whole = op(0, rows);
-    for (int64_t piece : {1, 2, 5, 6, 12, 13, 48, 64, 100}) {
+    for (int64_t piece : {1, 2, 5, 6, 12, 13, 16, 17, 32, 33, 48, 64, 100}) {
       std::string joined;
       for (int64_t r = 0; r < rows; r += piece) joined += op(r, std::min(piece, rows - r));
       ASSERT_EQ(joined, whole) << "pieces of " << piece;
@@ -72,6 +75,32 @@ TEST_P(InvarianceTest, RowOps) {
     }
     return joined;
   });
+}
+
+// So that a machine without the instructions tests what one with them computes.
+TEST_P(InvarianceTest, EmulationHasTheBitsOfTheInstructions) {
+  constexpr absl::string_view kSuffix = "_emulated";
+  if (!absl::EndsWith(GetParam().name, kSuffix)) GTEST_SKIP() << "not emulated";
+  auto real = BackendParam{GetParam().name.substr(0, GetParam().name.size() - kSuffix.size())}.Make();
+  if (!real.ok()) GTEST_SKIP() << real.status().message();
+  const auto run = [&] {
+    Values values(29);
+    const int64_t rows = 77, in = 1094, out = 200;  // each ends within a tile
+    auto weight = Pack(out, in, values.Many(in * out));
+    Tensor x = Upload(act_, {rows, in}, values.Many(rows * in, 3.0)), y = Empty(DType::kF32, {rows, out});
+    EXPECT_TRUE(backend_->Linear(*stream_, {x.view(), weight.get(), y.view(), false, Phase::kPrompt}).ok());
+    NewCache({2, 3, 48});
+    const Sequence seq = NewSequence(201, values);
+    std::vector<int32_t> positions(90);
+    std::iota(positions.begin(), positions.end(), 111);
+    return Bytes(y.view()) + Attend({{&seq, positions}}, values.Many(90 * query_width(), 3.0));
+  };
+  const std::string emulated = run();
+  cache_.reset();
+  stream_.reset();
+  backend_ = *std::move(real);
+  stream_ = backend_->NewStream();
+  EXPECT_EQ(run(), emulated);
 }
 
 TEST_P(InvarianceTest, AttentionInChunks) {

@@ -119,7 +119,7 @@ HWY_INLINE void ScoresToWeights(float scale, float* sum, ScoreTile& tile) {
       const V weight = Exp2(hn::MulSub(hn::Load(d, tile.scores[r] + c), factor, top));
       total = hn::Add(total, weight);
       if (kDotBf16) {
-        StoreNormalBf16(weight, reinterpret_cast<uint16_t*>(tile.scores[r]) + c);
+        StoreFromF32(weight, reinterpret_cast<uint16_t*>(tile.scores[r]) + c);
       } else {
         hn::Store(weight, d, tile.scores[r] + c);
       }

@@ -52,15 +52,14 @@ HWY_INLINE float ScalarF32(uint16_t value) {
 
 HWY_INLINE void StoreFromF32(V v, float* to) { hn::StoreU(v, F32(), to); }
 HWY_INLINE void StoreFromF32(V v, uint16_t* to) {
-  hn::StoreU(hn::DemoteTo(U16(), hn::BitCast(I32(), Bf16Bits(v))), U16(), to);
-}
-// The same for values that are zero or normal.
-HWY_INLINE void StoreNormalBf16(V v, uint16_t* to) {
 #if RF_DOT_BF16 == 1 || RF_DOT_BF16 == 3
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh(v.raw));
-#else
-  StoreFromF32(v, to);
+  constexpr int kSubnormal = 0x20;  // the instruction takes them for zero
+  if (HWY_LIKELY(_mm512_fpclass_ps_mask(v.raw, kSubnormal) == 0)) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh(v.raw));
+    return;
+  }
 #endif
+  hn::StoreU(hn::DemoteTo(U16(), hn::BitCast(I32(), Bf16Bits(v))), U16(), to);
 }
 HWY_INLINE void ScalarStore(float value, float* to) { *to = value; }
 HWY_INLINE void ScalarStore(float value, uint16_t* to) { *to = ScalarBf16(value); }

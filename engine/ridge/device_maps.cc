@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/base/check.h"
 #include "engine/base/status.h"
 #include "engine/ridge/map_tensors.h"
@@ -101,6 +102,19 @@ absl::StatusOr<std::unique_ptr<DeviceMaps>> DeviceMaps::Load(const MapSet& maps,
   auto packed = std::make_unique<PackedMaps>(maps, backend);
   RF_RETURN_IF_ERROR(packed->Pack(maps));
   return packed;
+}
+
+const DeviceMaps* FindSplit(MapSets sets, int split) {
+  for (const DeviceMaps* maps : sets) {
+    if (maps->manifest().split == split) return maps;
+  }
+  return nullptr;
+}
+
+std::string SplitNames(MapSets sets) {
+  return absl::StrJoin(sets, ", ", [](std::string* out, const DeviceMaps* maps) {
+    absl::StrAppend(out, maps->manifest().split);
+  });
 }
 
 }  // namespace ridgefill::ridge

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "engine/ridge/map_set.h"
 #include "kernels/api/backend.h"
 
@@ -32,5 +34,12 @@ class DeviceMaps {
   virtual absl::Status Score(kernels::Stream& stream, const kernels::TensorView& hidden,
                              const kernels::TensorView& scores) const = 0;
 };
+
+// What a worker fills with: map sets of different splits, the default one first. Empty: it fills nothing.
+using MapSets = absl::Span<const DeviceMaps* const>;
+// Null: there is none of this split.
+const DeviceMaps* FindSplit(MapSets sets, int split);
+// "18, 16", as errors name them.
+std::string SplitNames(MapSets sets);
 
 }  // namespace ridgefill::ridge

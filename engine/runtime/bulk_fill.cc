@@ -44,7 +44,8 @@ absl::Status BulkFill::Step(DecodePass& pass, int64_t rows) {
 absl::Status BulkFill::FillRows(DecodePass& pass, int64_t count) {
   for (const int64_t end = filled_ + count; filled_ < end;) {
     const int64_t part = std::min(end - filled_, pass.max_piece_rows());
-    RF_RETURN_IF_ERROR(pass.Fill({prompt_.hidden, filled_, part, prompt_.blocks}, outliers_));
+    RF_RETURN_IF_ERROR(
+        pass.Fill({prompt_.decision->split, prompt_.hidden, filled_, part, prompt_.blocks}, outliers_));
     filled_ += part;
   }
   return absl::OkStatus();
@@ -53,7 +54,7 @@ absl::Status BulkFill::FillRows(DecodePass& pass, int64_t count) {
 // The outliers first: a piece with the probe's own rows holds nothing else, so that its rows are consecutive.
 absl::Status BulkFill::ProbeRows(DecodePass& pass, int64_t rows) {
   if (probe_ == nullptr) {
-    RF_ASSIGN_OR_RETURN(probe_, pass.NewProbe(fill_end_, tokens()));
+    RF_ASSIGN_OR_RETURN(probe_, pass.NewProbe(prompt_.decision->split, fill_end_, tokens()));
   }
   const int64_t outliers = static_cast<int64_t>(outliers_.size());
   PieceRows piece;

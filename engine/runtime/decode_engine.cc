@@ -23,11 +23,11 @@ constexpr int kFramesPerStep = 16;
 
 class DecodeEngineImpl : public DecodeEngine {
  public:
-  DecodeEngineImpl(const model::Model& model, const ridge::DeviceMaps* maps, const Hello& hello,
+  DecodeEngineImpl(const model::Model& model, ridge::MapSets maps, const Hello& hello,
                    KvSourceDirectory* sources, const base::Clock& clock, const DecodeEngineOptions& options,
                    std::unique_ptr<DecodePass> pass)
       : model_(model),
-        maps_split_(maps == nullptr ? 0 : maps->manifest().split),
+        maps_(maps.begin(), maps.end()),
         hello_(hello),
         sources_(sources),
         clock_(clock),
@@ -79,7 +79,7 @@ class DecodeEngineImpl : public DecodeEngine {
   void Publish();
 
   const model::Model& model_;
-  const int maps_split_;  // 0: no maps
+  const std::vector<const ridge::DeviceMaps*> maps_;
   const Hello hello_;
   KvSourceDirectory* const sources_;
   const base::Clock& clock_;
@@ -109,7 +109,7 @@ class DecodeEngineImpl : public DecodeEngine {
 
 absl::StatusOr<uint64_t> DecodeEngineImpl::Submit(DecodeCall call, std::unique_ptr<TokenSink> sink) {
   RF_RETURN_IF_ERROR(CheckCall(call, {options_.context_tokens, model_.config().layers, model_.config().vocab,
-                                      maps_split_, sources_ != nullptr}));
+                                      maps_, sources_ != nullptr}));
   auto request = std::make_unique<DecodeRequest>();
   request->work = SplitWork(call.decision, model_.config().layers, static_cast<int64_t>(call.tokens.size()));
   request->call = std::move(call);
@@ -487,9 +487,11 @@ absl::Status CheckOptions(const model::Model& model, const DecodeEngineOptions& 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(
-    const model::Model& model, const ridge::DeviceMaps* maps, const Hello& hello, KvSourceDirectory* sources,
-    const base::Clock& clock, const DecodeEngineOptions& options) {
+absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(const model::Model& model,
+                                                                   ridge::MapSets maps, const Hello& hello,
+                                                                   KvSourceDirectory* sources,
+                                                                   const base::Clock& clock,
+                                                                   const DecodeEngineOptions& options) {
   RF_RETURN_IF_ERROR(CheckOptions(model, options));
   RF_ASSIGN_OR_RETURN(
       auto pass,

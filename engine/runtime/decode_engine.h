@@ -105,13 +105,12 @@ struct DecodeStats {
 
 class DecodeEngine {
  public:
-  // The model must hold all layers and the head. `maps` may be null: wire form `hidden` is refused then.
+  // The model must hold all layers and the head. Without maps wire form `hidden` is refused.
   // `sources` may be null: local prefill only. Model, maps, sources and clock must outlive the engine.
   // INVALID_ARGUMENT with the arithmetic when one request of
   // context_tokens would not fit into cache_blocks. Destroying the engine ends unfinished requests with
   // UNAVAILABLE.
-  static absl::StatusOr<std::unique_ptr<DecodeEngine>> Create(const model::Model& model,
-                                                              const ridge::DeviceMaps* maps,
+  static absl::StatusOr<std::unique_ptr<DecodeEngine>> Create(const model::Model& model, ridge::MapSets maps,
                                                               const Hello& hello, KvSourceDirectory* sources,
                                                               const base::Clock& clock,
                                                               const DecodeEngineOptions& options);

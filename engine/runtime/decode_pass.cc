@@ -12,15 +12,14 @@ namespace ridgefill::runtime {
 
 static_assert(cache::kTokensPerBlock == kernels::kBlockTokens);
 
-absl::StatusOr<std::unique_ptr<DecodePass>> DecodePass::Create(const model::Model& model,
-                                                               const ridge::DeviceMaps* maps,
+absl::StatusOr<std::unique_ptr<DecodePass>> DecodePass::Create(const model::Model& model, ridge::MapSets maps,
                                                                const Options& options) {
-  std::unique_ptr<DecodePass> pass(new DecodePass(model, maps));
-  RF_RETURN_IF_ERROR(pass->Allocate(options));
+  std::unique_ptr<DecodePass> pass(new DecodePass(model));
+  RF_RETURN_IF_ERROR(pass->Allocate(maps, options));
   return pass;
 }
 
-absl::Status DecodePass::Allocate(const Options& options) {
+absl::Status DecodePass::Allocate(ridge::MapSets maps, const Options& options) {
   const model::ModelConfig& config = model_.config();
   const int64_t rows = std::max(options.decode_rows, options.piece_rows);
   // Enough that prompt log-probabilities do not go row by row.
@@ -32,10 +31,10 @@ absl::Status DecodePass::Allocate(const Options& options) {
   RF_ASSIGN_OR_RETURN(hidden_, backend_.Allocate(kernels::DType::kF32, {rows, config.hidden}));
   RF_ASSIGN_OR_RETURN(logits_, backend_.Allocate(kernels::DType::kF32, {logit_rows, config.vocab}));
   host_logits_.resize(logit_rows * config.vocab);
-  if (maps_ == nullptr) return absl::OkStatus();
-  RF_ASSIGN_OR_RETURN(fill_, FillPass::Create(model_, *maps_, rows));
+  if (maps.empty()) return absl::OkStatus();
+  RF_ASSIGN_OR_RETURN(fills_, CreateFillPasses(model_, maps, rows));
   RF_ASSIGN_OR_RETURN(norms_, backend_.Allocate(kernels::DType::kF32, {rows}));
-  if (!fill_->needs_previous()) return absl::OkStatus();
+  if (!AnyNeedsPrevious(fills_)) return absl::OkStatus();
   RF_ASSIGN_OR_RETURN(previous_, backend_.Allocate(kernels::DType::kF32, {rows, config.hidden}));
   return absl::OkStatus();
 }
@@ -126,7 +125,8 @@ absl::Status DecodePass::Fill(const FilledRows& rows, std::vector<int32_t>& outl
 }
 
 absl::Status DecodePass::FillLayers(const FilledRows& rows, std::vector<int32_t>& outliers) {
-  RF_CHECK(fill_ != nullptr && rows.count <= max_piece_rows());
+  RF_CHECK(rows.count <= max_piece_rows());
+  FillPass& fill = OfSplit(fills_, rows.split);
   positions_ = Positions(rows.begin, rows.begin + rows.count);
   FillPass::Args args;
   args.rows.hidden = hidden_.view().Rows(0, rows.count);
@@ -137,9 +137,9 @@ absl::Status DecodePass::FillLayers(const FilledRows& rows, std::vector<int32_t>
     const int32_t row = positions_[i];
     const bool after_outlier = !outliers.empty() && outliers.back() == row - 1;
     previous.push_back(static_cast<int32_t>(ridge::PreviousRow(row, after_outlier)));
-    if (ridge::IsOutlier(row, norms[i], maps_->manifest().outlier_threshold)) outliers.push_back(row);
+    if (ridge::IsOutlier(row, norms[i], fill.manifest().outlier_threshold)) outliers.push_back(row);
   }
-  if (fill_->needs_previous()) {
+  if (fill.needs_previous()) {
     args.rows.previous = previous_.view().Rows(0, rows.count);
     RF_RETURN_IF_ERROR(rows.hidden->Upload(backend_, *stream_, previous, args.rows.previous));
   }
@@ -147,12 +147,12 @@ absl::Status DecodePass::FillLayers(const FilledRows& rows, std::vector<int32_t>
   args.block_table = rows.blocks;
   args.cache = cache_.get();
   args.workspace = workspace_.get();
-  return fill_->Run(*stream_, args);
+  return fill.Run(*stream_, args);
 }
 
-absl::StatusOr<std::unique_ptr<SelectionScores>> DecodePass::NewProbe(int64_t probe_begin, int64_t tokens) {
-  RF_CHECK(maps_ != nullptr);
-  return SelectionScores::CreateProbe(model_, maps_->manifest().split, probe_begin, tokens, *stream_);
+absl::StatusOr<std::unique_ptr<SelectionScores>> DecodePass::NewProbe(int split, int64_t probe_begin,
+                                                                      int64_t tokens) {
+  return SelectionScores::CreateProbe(model_, split, probe_begin, tokens, *stream_);
 }
 
 absl::StatusOr<absl::Span<float>> DecodePass::PieceLogits(int64_t begin, int64_t count) {

@@ -39,8 +39,9 @@ struct PieceRows {
   SelectionScores* scores = nullptr;
 };
 
-// Consecutive rows of one prompt whose late K and V come from the maps.
+// Consecutive rows of one prompt whose late K and V come from the maps of `split`.
 struct FilledRows {
+  int split = 0;
   const HiddenRows* hidden = nullptr;  // holds the rows and the one before them
   int64_t begin = 0, count = 0;
   absl::Span<const int32_t> blocks;
@@ -53,9 +54,7 @@ class DecodePass {
     int64_t decode_rows = 32;
     int64_t piece_rows = 256;
   };
-  // `maps` may be null: nothing is filled here.
-  static absl::StatusOr<std::unique_ptr<DecodePass>> Create(const model::Model& model,
-                                                            const ridge::DeviceMaps* maps,
+  static absl::StatusOr<std::unique_ptr<DecodePass>> Create(const model::Model& model, ridge::MapSets maps,
                                                             const Options& options);
 
   const kernels::KvCache& cache() const { return *cache_; }
@@ -73,19 +72,19 @@ class DecodePass {
   int64_t max_logit_rows() const { return logits_.view().dim(0); }
   int64_t max_piece_rows() const { return hidden_.view().dim(0); }
 
-  // With maps only. At most max_piece_rows() rows, prompt order: `outliers` holds those among the rows
-  // before, and gets those among these. Outliers are filled like the others, and overwritten by the late
-  // pass.
+  // With maps of that split only. At most max_piece_rows() rows, prompt order: `outliers` holds those among
+  // the rows before, and gets those among these. Outliers are filled like the others, and overwritten by the
+  // late pass.
   absl::Status Fill(const FilledRows& rows, std::vector<int32_t>& outliers);
-  absl::StatusOr<std::unique_ptr<SelectionScores>> NewProbe(int64_t probe_begin, int64_t tokens);
+  absl::StatusOr<std::unique_ptr<SelectionScores>> NewProbe(int split, int64_t probe_begin, int64_t tokens);
   absl::StatusOr<std::vector<float>> ReadScores(const SelectionScores& scores) {
     return scores.Read(*stream_);
   }
 
  private:
-  DecodePass(const model::Model& model, const ridge::DeviceMaps* maps)
-      : model_(model), maps_(maps), backend_(model.backend()), stream_(backend_.NewStream()) {}
-  absl::Status Allocate(const Options& options);
+  explicit DecodePass(const model::Model& model)
+      : model_(model), backend_(model.backend()), stream_(backend_.NewStream()) {}
+  absl::Status Allocate(ridge::MapSets maps, const Options& options);
   absl::StatusOr<absl::Span<float>> DecodeRows(absl::Span<const DecodeRow> rows);
   absl::Status PieceLayers(const PieceRows& piece);
   absl::Status FillLayers(const FilledRows& rows, std::vector<int32_t>& outliers);
@@ -93,7 +92,6 @@ class DecodePass {
   absl::StatusOr<absl::Span<float>> Logits(kernels::Phase phase, const kernels::TensorView& hidden);
 
   const model::Model& model_;
-  const ridge::DeviceMaps* const maps_;
   kernels::Backend& backend_;
   std::unique_ptr<kernels::Stream> stream_;
   std::unique_ptr<kernels::KvCache> cache_;
@@ -102,7 +100,7 @@ class DecodePass {
   kernels::Tensor hidden_;  // f32 [rows, d]
   kernels::Tensor logits_;  // f32 [logit rows, vocab]
   // With maps only.
-  std::unique_ptr<FillPass> fill_;
+  FillPasses fills_;
   kernels::Tensor previous_;  // f32 [rows, d]: second input of the maps
   kernels::Tensor norms_;     // f32 [rows]
   std::vector<float> host_logits_;

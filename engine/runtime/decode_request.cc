@@ -35,17 +35,17 @@ absl::Status CheckLengths(const DecodeCall& call, int64_t context_tokens) {
                    "; together at most ", context_tokens, " are allowed"));
 }
 
-absl::Status CheckFill(const ridge::FillDecision& decision, int maps_split) {
+absl::Status CheckFill(const ridge::FillDecision& decision, ridge::MapSets maps) {
   if (!FillsOnDecode(decision)) return absl::OkStatus();
-  if (maps_split == 0) {
+  if (maps.empty()) {
     return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
                        "in wire form `hidden`, and for selector `probe`, the decode worker fills: it needs a "
                        "map set and this one has none");
   }
-  if (decision.split == maps_split) return absl::OkStatus();
+  if (ridge::FindSplit(maps, decision.split) != nullptr) return absl::OkStatus();
   return base::Error(absl::StatusCode::kFailedPrecondition, "MAPS_OTHER_SPLIT",
-                     absl::StrCat("split ", decision.split,
-                                  ": the decode worker's map set was fitted for split ", maps_split));
+                     absl::StrCat("split ", decision.split, ": the decode worker's map sets were fitted for ",
+                                  ridge::SplitNames(maps)));
 }
 
 }  // namespace
@@ -115,7 +115,7 @@ absl::Status CheckCall(const DecodeCall& call, const CallLimits& limits) {
   RF_RETURN_IF_ERROR(CheckLengths(call, limits.context_tokens));
   RF_RETURN_IF_ERROR(CheckTokenIds(call.tokens, limits.vocab));
   RF_RETURN_IF_ERROR(CheckDecision(call.decision, limits.layers));
-  RF_RETURN_IF_ERROR(CheckFill(call.decision, limits.maps_split));
+  RF_RETURN_IF_ERROR(CheckFill(call.decision, limits.maps));
   RF_RETURN_IF_ERROR(sampling::Validate(call.sampling, limits.vocab));
   if (call.prompt_logprobs) RF_RETURN_IF_ERROR(CheckPromptLogprobs(call));
   if (call.decision.local || limits.has_sources) return absl::OkStatus();

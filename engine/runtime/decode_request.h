@@ -65,7 +65,7 @@ struct CallLimits {
   int64_t context_tokens = 0;
   int layers = 0;
   int vocab = 0;
-  int maps_split = 0;        // of the engine's own map set; 0: it has none
+  ridge::MapSets maps;       // the engine's own
   bool has_sources = false;  // prefill workers can be reached
 };
 // What DecodeEngine::Submit refuses about a call by itself.

@@ -212,6 +212,27 @@ absl::Status FillPass::ApplyMaps(kernels::Stream& stream, int layer, const Tenso
   return absl::OkStatus();
 }
 
+absl::StatusOr<FillPasses> CreateFillPasses(const model::Model& model, ridge::MapSets maps,
+                                            int64_t max_rows) {
+  FillPasses passes;
+  for (const ridge::DeviceMaps* set : maps) {
+    RF_ASSIGN_OR_RETURN(auto pass, FillPass::Create(model, *set, max_rows));
+    passes.push_back(std::move(pass));
+  }
+  return passes;
+}
+
+FillPass& OfSplit(const FillPasses& passes, int split) {
+  const auto found = std::find_if(passes.begin(), passes.end(),
+                                  [split](const auto& pass) { return pass->split() == split; });
+  RF_CHECK(found != passes.end());
+  return **found;
+}
+
+bool AnyNeedsPrevious(const FillPasses& passes) {
+  return std::any_of(passes.begin(), passes.end(), [](const auto& pass) { return pass->needs_previous(); });
+}
+
 absl::StatusOr<std::vector<float>> RowNorms(kernels::Backend& backend, kernels::Stream& stream,
                                             const TensorView& hidden, const kernels::Tensor& buffer) {
   std::vector<float> norms(hidden.dim(0));

@@ -36,6 +36,9 @@ class FillPass {
     kernels::TensorView previous;
   };
   bool needs_previous() const { return maps_ != nullptr && maps_->manifest().previous_row; }
+  int split() const { return split_; }
+  // Of a fill from maps.
+  const ridge::MapSetManifest& manifest() const { return maps_->manifest(); }
 
   struct Args {
     Rows rows;
@@ -94,6 +97,13 @@ class FillPass {
   kernels::Tensor kv_;      // activation dtype [max_rows, 2 * kv_width]
   kernels::Tensor sum_;     // f32 [max_rows, 2 * kv_width]: of maps with two inputs
 };
+
+// Fills from several map sets, one at a time.
+using FillPasses = std::vector<std::unique_ptr<FillPass>>;
+absl::StatusOr<FillPasses> CreateFillPasses(const model::Model& model, ridge::MapSets maps, int64_t max_rows);
+// The one of a split that is among them.
+FillPass& OfSplit(const FillPasses& passes, int split);
+bool AnyNeedsPrevious(const FillPasses& passes);
 
 // ||hidden[r]||, which says what is an outlier. Waits for the stream; `buffer` f32 [>= rows].
 absl::StatusOr<std::vector<float>> RowNorms(kernels::Backend& backend, kernels::Stream& stream,

@@ -15,13 +15,11 @@ absl::Status Compare(absl::string_view reason, absl::string_view what, absl::str
       absl::StrCat("the two workers differ in their ", what, ": here ", mine, ", peer ", peer));
 }
 
-absl::string_view OrNone(const std::string& digest) {
-  return digest.empty() ? "none" : absl::string_view(digest);
-}
+absl::string_view OrNone(absl::string_view digest) { return digest.empty() ? "none" : digest; }
 
 }  // namespace
 
-absl::Status CheckHello(const Hello& mine, const Hello& peer, bool need_maps) {
+absl::Status CheckHello(const Hello& mine, const Hello& peer, int split) {
   RF_RETURN_IF_ERROR(Compare("PEER_PROTOCOL", "protocol major version", absl::StrCat(mine.protocol_major),
                              absl::StrCat(peer.protocol_major)));
   RF_RETURN_IF_ERROR(Compare("PEER_MODEL", "model architecture", mine.model.arch, peer.model.arch));
@@ -30,8 +28,16 @@ absl::Status CheckHello(const Hello& mine, const Hello& peer, bool need_maps) {
   RF_RETURN_IF_ERROR(
       Compare("PEER_TOKENIZER", "tokenizer", mine.model.tokenizer_digest, peer.model.tokenizer_digest));
   RF_RETURN_IF_ERROR(Compare("PEER_LAYOUT", "cache layout", mine.cache_layout, peer.cache_layout));
-  if (!need_maps) return absl::OkStatus();
-  return Compare("PEER_MAPS", "map set", OrNone(mine.maps_digest), OrNone(peer.maps_digest));
+  if (split == 0) return absl::OkStatus();
+  return Compare("PEER_MAPS", absl::StrCat("map set of split ", split), OrNone(MapsDigest(mine, split)),
+                 OrNone(MapsDigest(peer, split)));
+}
+
+absl::string_view MapsDigest(const Hello& hello, int split) {
+  for (const MapSetIdentity& maps : hello.maps) {
+    if (maps.split == split) return maps.digest;
+  }
+  return "";
 }
 
 std::string CacheLayout(const model::ModelConfig& config) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "engine/base/model_identity.h"
 #include "engine/model/config.h"
@@ -29,20 +30,30 @@ struct TransferId {
   friend bool operator==(const TransferId&, const TransferId&) = default;
 };
 
-// What both workers must agree on before any frame: protocol major version, model, map set, cache layout.
+// One of a worker's map sets.
+struct MapSetIdentity {
+  int split = 0;
+  std::string digest;
+  friend bool operator==(const MapSetIdentity&, const MapSetIdentity&) = default;
+};
+
+// What both workers must agree on before any frame: protocol major version, model, cache layout, and of the
+// map sets the one that the request takes.
 struct Hello {
-  // 2: map sets may normalise their inputs, which 1 read over: it would fill such sets wrongly.
-  int protocol_major = 2;
+  // 3: a worker has map sets of several splits, where 2 had one without saying which.
+  int protocol_major = 3;
   int protocol_minor = 0;
   base::ModelIdentity model;
-  std::string maps_digest;   // empty: no maps
+  std::vector<MapSetIdentity> maps;  // of different splits, the default one first
   std::string cache_layout;  // "bf16[64, 3, 64] x 30": dtype, block tokens, kv heads, head_dim, layers
 };
 
 // FAILED_PRECONDITION (PEER_PROTOCOL, PEER_MODEL, PEER_TOKENIZER, PEER_MAPS, PEER_LAYOUT) naming both sides'
-// values. Maps are compared only when `need_maps`; weights_digest must agree as well: both workers run one
-// model.
-absl::Status CheckHello(const Hello& mine, const Hello& peer, bool need_maps);
+// values. Of the maps those of `split` are compared, with 0 none; weights_digest must agree as well: both
+// workers run one model.
+absl::Status CheckHello(const Hello& mine, const Hello& peer, int split);
+// Of the map set of a split; empty: there is none.
+absl::string_view MapsDigest(const Hello& hello, int split);
 // Hello::cache_layout of a model.
 std::string CacheLayout(const model::ModelConfig& config);
 

@@ -35,11 +35,11 @@ struct Request {
 
 class PrefillEngineImpl : public PrefillEngine {
  public:
-  PrefillEngineImpl(const model::Model& model, const ridge::DeviceMaps* maps, const Hello& hello,
+  PrefillEngineImpl(const model::Model& model, ridge::MapSets maps, const Hello& hello,
                     const base::Clock& clock, const PrefillEngineOptions& options,
                     std::unique_ptr<PrefillPass> pass)
       : model_(model),
-        maps_(maps),
+        maps_(maps.begin(), maps.end()),
         hello_(hello),
         clock_(clock),
         options_(options),
@@ -80,7 +80,7 @@ class PrefillEngineImpl : public PrefillEngine {
   void Publish();
 
   const model::Model& model_;
-  const ridge::DeviceMaps* const maps_;
+  const std::vector<const ridge::DeviceMaps*> maps_;
   const Hello hello_;
   const base::Clock& clock_;
   const PrefillEngineOptions options_;
@@ -105,10 +105,12 @@ class PrefillEngineImpl : public PrefillEngine {
 
 absl::Status PrefillEngineImpl::Check(const PrefillCall& call) const {
   const bool filled = call.decision.mode != ridge::Mode::kExact;
-  // The worker that does not fill needs no maps of its own; if it has some, they must be the other's.
-  const bool compare_maps = filled && !call.hello.maps_digest.empty() &&
-                            !(FillsOnDecode(call.decision) && hello_.maps_digest.empty());
-  RF_RETURN_IF_ERROR(CheckHello(hello_, call.hello, compare_maps));
+  const int split = call.decision.split;
+  // The worker that does not fill needs no maps of its own; if it has some of this split, they must be the
+  // other's.
+  const bool compare_maps = filled && !MapsDigest(call.hello, split).empty() &&
+                            !(FillsOnDecode(call.decision) && MapsDigest(hello_, split).empty());
+  RF_RETURN_IF_ERROR(CheckHello(hello_, call.hello, compare_maps ? split : 0));
   RF_RETURN_IF_ERROR(CheckDecision(call.decision, model_.config().layers));
   if (call.decision.local) {
     return Refuse(absl::StatusCode::kInvalidArgument, "DECISION_LOCAL",
@@ -128,18 +130,19 @@ absl::Status PrefillEngineImpl::Check(const PrefillCall& call) const {
 
 absl::Status PrefillEngineImpl::CheckModelHas(const ridge::FillDecision& decision) const {
   const bool fills = decision.mode != ridge::Mode::kExact && !FillsOnDecode(decision);
-  if (fills && maps_ == nullptr) {
+  if (fills && maps_.empty()) {
     return Refuse(
         absl::StatusCode::kFailedPrecondition, "NO_MAPS",
         absl::StrCat("mode ", ridge::Name(decision.mode), " needs a map set and this worker has none"));
   }
-  if (fills && decision.split != maps_->manifest().split) {
+  const ridge::DeviceMaps* maps = ridge::FindSplit(maps_, decision.split);
+  if (fills && maps == nullptr) {
     return Refuse(absl::StatusCode::kFailedPrecondition, "MAPS_OTHER_SPLIT",
-                  absl::StrCat("split ", decision.split, ": the map set was fitted for split ",
-                               maps_->manifest().split));
+                  absl::StrCat("split ", decision.split, ": this worker's map sets were fitted for ",
+                               ridge::SplitNames(maps_)));
   }
   // What an unfolded map gives goes through the late layer's own projections.
-  const bool all = decision.late_pass == ridge::LatePassAt::kPrefill || (fills && !maps_->manifest().folded);
+  const bool all = decision.late_pass == ridge::LatePassAt::kPrefill || (fills && !maps->manifest().folded);
   const int needed = all ? model_.config().layers : decision.split + (fills ? 1 : 0);
   if (needed > model_.loaded_layers()) {
     return Refuse(absl::StatusCode::kFailedPrecondition, "LAYERS_NOT_LOADED",
@@ -372,8 +375,7 @@ absl::Status CheckOptions(const PrefillEngineOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PrefillEngine>> PrefillEngine::Create(const model::Model& model,
-                                                                     const ridge::DeviceMaps* maps,
-                                                                     const Hello& hello,
+                                                                     ridge::MapSets maps, const Hello& hello,
                                                                      const base::Clock& clock,
                                                                      const PrefillEngineOptions& requested) {
   PrefillEngineOptions options = requested;

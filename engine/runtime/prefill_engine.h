@@ -43,9 +43,8 @@ struct PrefillStats {
 
 class PrefillEngine {
  public:
-  // `maps` may be null: EXACT, and wire form `hidden`. Model, maps and clock must outlive the engine.
-  static absl::StatusOr<std::unique_ptr<PrefillEngine>> Create(const model::Model& model,
-                                                               const ridge::DeviceMaps* maps,
+  // Without maps: EXACT, and wire form `hidden`. Model, maps and clock must outlive the engine.
+  static absl::StatusOr<std::unique_ptr<PrefillEngine>> Create(const model::Model& model, ridge::MapSets maps,
                                                                const Hello& hello, const base::Clock& clock,
                                                                const PrefillEngineOptions& options);
   // Stops the loop; unfinished requests end with UNAVAILABLE.

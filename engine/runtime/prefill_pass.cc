@@ -21,32 +21,26 @@ absl::Status SendLayer(PrefillRun& run, int layer) {
 static_assert(cache::kTokensPerBlock == kernels::kBlockTokens);
 
 absl::StatusOr<std::unique_ptr<PrefillPass>> PrefillPass::Create(const model::Model& model,
-                                                                 const ridge::DeviceMaps* maps,
+                                                                 ridge::MapSets maps,
                                                                  const Options& options) {
-  std::unique_ptr<PrefillPass> pass(new PrefillPass(model, maps, options));
-  RF_RETURN_IF_ERROR(pass->Allocate());
+  std::unique_ptr<PrefillPass> pass(new PrefillPass(model, options));
+  RF_RETURN_IF_ERROR(pass->Allocate(maps));
   return pass;
 }
 
-PrefillPass::PrefillPass(const model::Model& model, const ridge::DeviceMaps* maps, const Options& options)
-    : model_(model),
-      maps_(maps),
-      options_(options),
-      backend_(model.backend()),
-      stream_(backend_.NewStream()) {}
+PrefillPass::PrefillPass(const model::Model& model, const Options& options)
+    : model_(model), options_(options), backend_(model.backend()), stream_(backend_.NewStream()) {}
 
-absl::Status PrefillPass::Allocate() {
+absl::Status PrefillPass::Allocate(ridge::MapSets maps) {
   const model::ModelConfig& config = model_.config();
   const int64_t rows = options_.chunk_tokens;
   kernels::KvCacheSpec spec{config.layers, options_.cache_blocks, config.heads_kv, config.head_dim};
   RF_ASSIGN_OR_RETURN(cache_, backend_.NewKvCache(spec));
   RF_ASSIGN_OR_RETURN(workspace_, model_.NewWorkspace(rows));
-  if (maps_ != nullptr) {
-    RF_ASSIGN_OR_RETURN(fill_, FillPass::Create(model_, *maps_, rows));
-  }
+  RF_ASSIGN_OR_RETURN(fills_, CreateFillPasses(model_, maps, rows));
   RF_ASSIGN_OR_RETURN(ids_, backend_.Allocate(kernels::DType::kI32, {rows}));
   RF_ASSIGN_OR_RETURN(window_, backend_.Allocate(kernels::DType::kF32, {1 + rows, config.hidden}));
-  if (fill_ != nullptr && fill_->needs_previous()) {
+  if (AnyNeedsPrevious(fills_)) {
     RF_ASSIGN_OR_RETURN(previous_, backend_.Allocate(kernels::DType::kF32, {rows, config.hidden}));
   }
   RF_ASSIGN_OR_RETURN(norms_, backend_.Allocate(kernels::DType::kF32, {rows}));
@@ -142,8 +136,9 @@ absl::Status PrefillPass::SendExactRows(PrefillRun& run, const kernels::TensorVi
   if (bulk > 0) {
     RF_ASSIGN_OR_RETURN(const std::vector<float> norms,
                         RowNorms(backend_, *stream_, hidden.Rows(0, bulk), norms_));
+    const double threshold = Fill(run).manifest().outlier_threshold;
     for (int64_t i = 0; i < bulk; ++i) {
-      if (!ridge::IsOutlier(positions_[i], norms[i], maps_->manifest().outlier_threshold)) continue;
+      if (!ridge::IsOutlier(positions_[i], norms[i], threshold)) continue;
       exact.push_back(positions_[i]);
     }
   }
@@ -198,9 +193,10 @@ kernels::TensorView PrefillPass::Hidden(const PrefillRun& run, int64_t begin, in
 // Exact ones too: frames stay contiguous, and the late pass overwrites what it computes.
 absl::Status PrefillPass::FillBulk(PrefillRun& run, int64_t begin, int64_t rows) {
   run.frames->BeginKv({run.blocks.blocks, begin, rows, run.work.late_begin, model_.config().layers});
+  FillPass& fill = Fill(run);
   FillPass::Args args;
   args.rows.hidden = Hidden(run, begin, rows);
-  if (fill_->needs_previous()) {
+  if (fill.needs_previous()) {
     RF_ASSIGN_OR_RETURN(args.rows.previous, PreviousRows(run, begin, rows));
   }
   args.positions = absl::MakeConstSpan(positions_).subspan(0, rows);
@@ -208,8 +204,8 @@ absl::Status PrefillPass::FillBulk(PrefillRun& run, int64_t begin, int64_t rows)
   args.cache = cache_.get();
   args.workspace = workspace_.get();
   args.after_layer = [&run](int layer) { return SendLayer(run, layer); };
-  RF_RETURN_IF_ERROR(fill_->Run(*stream_, args));
-  if (!fill_->needs_previous() || run.hidden) return absl::OkStatus();
+  RF_RETURN_IF_ERROR(fill.Run(*stream_, args));
+  if (!fill.needs_previous() || run.hidden) return absl::OkStatus();
   if (!run.last_hidden) {
     RF_ASSIGN_OR_RETURN(run.last_hidden,
                         backend_.Allocate(kernels::DType::kF32, {1, model_.config().hidden}));

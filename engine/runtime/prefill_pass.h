@@ -56,9 +56,8 @@ class PrefillPass {
     int64_t cache_blocks = 0;
     int64_t frame_bytes = 1 << 20;
   };
-  // `maps` may be null: nothing is filled here.
-  static absl::StatusOr<std::unique_ptr<PrefillPass>> Create(const model::Model& model,
-                                                             const ridge::DeviceMaps* maps,
+  // Fills prompts whose split is one of the maps'.
+  static absl::StatusOr<std::unique_ptr<PrefillPass>> Create(const model::Model& model, ridge::MapSets maps,
                                                              const Options& options);
 
   std::unique_ptr<FrameWriter> NewFrameWriter(KvSink& sink) const;
@@ -67,8 +66,8 @@ class PrefillPass {
   absl::Status RunChunk(PrefillRun& run);
 
  private:
-  PrefillPass(const model::Model& model, const ridge::DeviceMaps* maps, const Options& options);
-  absl::Status Allocate();
+  PrefillPass(const model::Model& model, const Options& options);
+  absl::Status Allocate(ridge::MapSets maps);
   absl::Status Chunk(PrefillRun& run, int64_t count);
   absl::Status FillChunk(PrefillRun& run, int64_t count);
   absl::Status Begin(PrefillRun& run);
@@ -83,21 +82,22 @@ class PrefillPass {
   absl::Status CopyRow(const kernels::TensorView& from, const kernels::TensorView& to);
   kernels::TensorView Hidden(const PrefillRun& run, int64_t begin, int64_t rows) const;
   absl::StatusOr<std::unique_ptr<kernels::Batch>> NewBatch(const PrefillRun& run, int64_t count) const;
+  // Of a prompt that is filled here.
+  FillPass& Fill(const PrefillRun& run) const { return OfSplit(fills_, run.call->decision.split); }
 
   const model::Model& model_;
-  const ridge::DeviceMaps* const maps_;
   const Options options_;
   kernels::Backend& backend_;
   std::unique_ptr<kernels::Stream> stream_;
   std::unique_ptr<kernels::KvCache> cache_;
   std::unique_ptr<model::Workspace> workspace_;
-  std::unique_ptr<FillPass> fill_;  // null without maps
-  kernels::Tensor ids_;             // i32 [chunk]
-  kernels::Tensor window_;          // f32 [1 + chunk, d]: the row before the chunk, then the chunk's
-  kernels::Tensor previous_;        // f32 [chunk, d]: second input of the bulk rows' maps
-  kernels::Tensor norms_;           // f32 [chunk]
-  kernels::Tensor index_;           // i32 [chunk]
-  kernels::Tensor exact_;           // f32 [chunk, d]: rows of the exact set, gathered
+  FillPasses fills_;
+  kernels::Tensor ids_;       // i32 [chunk]
+  kernels::Tensor window_;    // f32 [1 + chunk, d]: the row before the chunk, then the chunk's
+  kernels::Tensor previous_;  // f32 [chunk, d]: second input of the bulk rows' maps
+  kernels::Tensor norms_;     // f32 [chunk]
+  kernels::Tensor index_;     // i32 [chunk]
+  kernels::Tensor exact_;     // f32 [chunk, d]: rows of the exact set, gathered
   // Host side of the chunk in flight: the device may read it until the chunk is synchronised.
   std::vector<int32_t> positions_, index_host_, previous_host_;
   std::unique_ptr<kernels::Batch> batch_;

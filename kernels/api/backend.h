@@ -112,7 +112,8 @@ std::unique_ptr<Backend> MakeReferenceBackend(const ReferenceOptions& options = 
 
 struct CpuOptions {
   int threads = 0;  // 0: all cores that the process may use
-  // "" picks the best the machine has; "avx2", "avx512", "avx512_bf16", "amx_bf16" ask for one (tests, comparisons).
+  // "" picks the best the machine has; "avx2", "avx512", "avx512_bf16", "amx_bf16" ask for one (tests,
+  // comparisons).
   std::string isa;
 };
 // kernels/cpu. INVALID_ARGUMENT names an ISA that is unknown or that this machine lacks.

@@ -71,6 +71,10 @@ void AddBenchFlags(CLI::App& command, BenchFlags& flags) {
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("MODE,...");
+  command
+      .add_option("--split", flags.split,
+                  "Of the filled modes, one of the map sets' (default: the server's, or the first set's)")
+      ->type_name("S");
   command.add_option("--selector", flags.selector, "Of QUALITY: attention, probe, random, rarity or none")
       ->capture_default_str()
       ->check(CLI::IsMember({"attention", "probe", "random", "rarity", "none"}))

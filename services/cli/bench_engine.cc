@@ -77,14 +77,19 @@ absl::StatusOr<ridge::FillDecision> PrefillDecision(const common::LoadedModel& m
   }
   if (mode != "SPEED" && mode != "QUALITY")
     return absl::InvalidArgumentError("--modes takes EXACT, QUALITY and SPEED, got \"" + mode + "\"");
-  if (model.map_set == nullptr) return absl::FailedPreconditionError(mode + " needs a map set (--maps)");
+  if (model.maps.empty()) return absl::FailedPreconditionError(mode + " needs a map set (--maps)");
   decision.mode = mode == "SPEED" ? ridge::Mode::kSpeed : ridge::Mode::kQuality;
   decision.share = ridge::SelectionOptions().share;
   RF_ASSIGN_OR_RETURN(const v1::Selector selector, ParseSelector(flags.selector));
   RF_ASSIGN_OR_RETURN(decision.selector, common::FromProto(selector));
   if (ridge::NeedsProbe(decision)) decision.wire_form = ridge::WireForm::kHidden;
-  decision.split = model.map_set->manifest().split;
-  decision.tail = flags.tail > 0 ? flags.tail : model.map_set->manifest().tail_default;
+  decision.split = flags.split > 0 ? flags.split : model.maps.front()->manifest().split;
+  const ridge::DeviceMaps* maps = ridge::FindSplit(model.map_sets(), decision.split);
+  if (maps == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("--split ", decision.split, ": there are map sets of ",
+                                                   ridge::SplitNames(model.map_sets())));
+  }
+  decision.tail = flags.tail > 0 ? flags.tail : maps->manifest().tail_default;
   return decision;
 }
 

@@ -64,6 +64,8 @@ absl::Status MeasureLength(Client& client, const BenchFlags& flags, const v1::Mo
       RF_ASSIGN_OR_RETURN(const v1::FillMode mode, ParseMode(name));
       request.set_mode(mode);
       request.clear_selection();
+      request.clear_split();
+      if (flags.split > 0 && mode != v1::FILL_MODE_EXACT) request.set_split(flags.split);
       if (mode == v1::FILL_MODE_QUALITY) {
         RF_ASSIGN_OR_RETURN(const v1::Selector selector, ParseSelector(flags.selector));
         request.mutable_selection()->set_selector(selector);

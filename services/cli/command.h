@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "ridgefill/config/v1/config.pb.h"
@@ -29,7 +30,8 @@ void AddBench(CLI::App& app, Run& run);
 
 // The flags of commands that load a model into their own process.
 struct ModelFlags {
-  std::string model, maps, backend = "cpu", isa;
+  std::string model, backend = "cpu", isa;
+  std::vector<std::string> maps;
   int threads = 0;
   int64_t context_tokens = 0;
   std::optional<int64_t> kv_memory_mb;

@@ -184,10 +184,12 @@ absl::StatusOr<common::LoadedModel> Load(const EvalFlags& flags, const Environme
   load.for_decode = false;
   if (!flags.splits.empty()) {
     if (!flags.model.maps.empty()) return BadFlag("--maps and --splits both name map sets: one of them");
-    load.source.set_maps("none");
+    load.source.add_maps("none");
+  } else if (flags.model.maps.size() > 1) {
+    return BadFlag("--maps names one map set here; --splits takes several");
   }
   RF_ASSIGN_OR_RETURN(common::LoadedModel model, common::LoadModel(load));
-  if (model.maps == nullptr && flags.splits.empty()) {
+  if (model.maps.empty() && flags.splits.empty()) {
     return base::Error(
         absl::StatusCode::kFailedPrecondition, "NO_MAPS",
         "there is no map set to measure; fit one with `ridgefill fit`, or name it with --maps");
@@ -204,7 +206,7 @@ absl::Status Evaluate(const EvalFlags& flags, const AddMeasures& add, const Envi
   of_model.context = model.context_tokens;
   RF_ASSIGN_OR_RETURN(const auto sets, LoadMapSets(model, environment.home, flags.splits));
   MeasureRun run = {model, {}, flags.out, {}};
-  if (sets.empty()) run.maps = {model.maps.get()};
+  if (sets.empty()) run.maps = model.map_sets();
   for (const auto& maps : sets) {
     run.maps.push_back(maps.get());
     of_model.subject_splits.push_back(maps->manifest().split);

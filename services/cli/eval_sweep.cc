@@ -55,7 +55,8 @@ absl::Status Sweep(const SweepFlags& flags, const Environment& environment) {
   common::LoadModelOptions load;
   load.home = environment.home;
   load.source = config.router().source();
-  load.source.set_maps("none");
+  load.source.clear_maps();
+  load.source.add_maps("none");
   load.backend = config.backend();
   load.for_decode = false;
   RF_ASSIGN_OR_RETURN(const common::LoadedModel model, common::LoadModel(load));

@@ -102,7 +102,8 @@ absl::StatusOr<common::LoadedModel> Load(const FitFlags& flags, const Environmen
   load.home = environment.home;
   const auto config = flags.model.ToServeConfig();
   load.source = config.router().source();
-  load.source.set_maps("none");
+  load.source.clear_maps();
+  load.source.add_maps("none");
   load.backend = config.backend();
   load.for_decode = false;
   return common::LoadModel(load);

@@ -28,6 +28,7 @@ struct GenerateFlags {
   std::string mode = "AUTO";
   std::string selector;
   std::optional<float> share;
+  std::optional<int> split;
   std::string prompt, prompt_file, system;
   bool chat = false, raw = false, json = false;
   std::optional<int64_t> max_tokens;
@@ -86,6 +87,7 @@ absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateFlags& flags) {
   }
   request.set_mode(mode);
   RF_RETURN_IF_ERROR(AddSelection(flags, request));
+  if (flags.split.has_value()) request.set_split(*flags.split);
   auto& sampling = *request.mutable_sampling();
   if (flags.temperature.has_value()) sampling.set_temperature(*flags.temperature);
   if (flags.top_k.has_value()) sampling.set_top_k(*flags.top_k);
@@ -223,6 +225,10 @@ void AddFlags(CLI::App& command, GenerateFlags& flags) {
       .add_option("--share", flags.share,
                   "QUALITY: most of the rows before the tail that it may select (default: the server's)")
       ->type_name("X");
+  command
+      .add_option("--split", flags.split,
+                  "Split of AUTO, SPEED and QUALITY, one of the model's map sets' (default: the server's)")
+      ->type_name("S");
   command
       .add_option("--selector", flags.selector,
                   "QUALITY: attention (default) or probe; random, rarity or none to compare with")

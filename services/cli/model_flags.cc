@@ -14,9 +14,12 @@ void ModelFlags::AddSourceTo(CLI::App& app) {
                  "A .gguf file, a Hugging Face folder, or a name under $RIDGEFILL_HOME/models")
       ->type_name("MODEL")
       ->group(group);
-  app.add_option("--maps", maps,
-                 "Map set; default: $RIDGEFILL_HOME/maps/<model name> if there is one; `none`: no maps")
-      ->type_name("FOLDER")
+  app.add_option(
+         "--maps", maps,
+         "Map sets of different splits, the default one first; default: $RIDGEFILL_HOME/maps/<model name> "
+         "if there is one; `none`: no maps")
+      ->type_name("FOLDER,...")
+      ->delimiter(',')
       ->group(group);
   app.add_option("--backend", backend, "cpu, cuda or reference")
       ->capture_default_str()
@@ -46,7 +49,7 @@ void ModelFlags::AddTo(CLI::App& app) {
 config::v1::ServeConfig ModelFlags::ToServeConfig() const {
   config::v1::ServeConfig config;
   config.mutable_router()->mutable_source()->set_model(model);
-  config.mutable_router()->mutable_source()->set_maps(maps);
+  *config.mutable_router()->mutable_source()->mutable_maps() = {maps.begin(), maps.end()};
   config.mutable_backend()->set_kind(backend);
   config.mutable_backend()->set_isa(isa);
   config.mutable_backend()->set_threads(threads);

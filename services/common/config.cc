@@ -89,6 +89,7 @@ void FillSizes(DecodeConfig& config) {
 }
 
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr int64_t kMaxSplit = 10'000;
 constexpr int64_t kMaxMb = int64_t{1} << 24;
 
 absl::Status CheckListen(const ListenConfig& listen, const std::string& prefix) {
@@ -182,6 +183,8 @@ absl::Status CheckRouterSizes(const RouterConfig& config, const std::string& pre
       .Range("policy.auto_min_tokens", policy.auto_min_tokens(), 1, kMaxTokens)
       .Range("policy.local_max_tokens", policy.local_max_tokens(), 1, kMaxTokens)
       .Range("policy.tail", policy.tail(), 0, kMaxTokens)
+      .Range("policy.speed_split", policy.speed_split(), 0, kMaxSplit)
+      .Range("policy.quality_split", policy.quality_split(), 0, kMaxSplit)
       .Range("max_in_flight", config.max_in_flight(), 1, 1 << 20)
       .Range("max_queued", config.max_queued(), 1, 1 << 20)
       .Range("queue_timeout_seconds", config.queue_timeout_seconds(), 1, 86400)

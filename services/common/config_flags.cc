@@ -101,15 +101,20 @@ template <typename Config>
 void ConfigFlags<Config>::AddOwn() {
   if constexpr (kHas<Config, PrefillConfig> || kHas<Config, DecodeConfig>) {
     group_ = "Model";
-    Add<std::string>("--maps", "FOLDER",
-                     "Map set; default: $RIDGEFILL_HOME/maps/<model name> if there is one; `none`: no maps",
-                     [](Config& c, const std::string& v) { Source(c).set_maps(v); });
+    Add<std::vector<std::string>>("--maps", "FOLDER,...",
+                                  "Map sets of different splits, the default one first; default: "
+                                  "$RIDGEFILL_HOME/maps/<model name> if there "
+                                  "is one; `none`: no maps",
+                                  [](Config& c, const std::vector<std::string>& v) {
+                                    *Source(c).mutable_maps() = {v.begin(), v.end()};
+                                  });
     group_ = "Capacity";
     Add<std::string>("--backend", "KIND", "cpu (default), cuda or reference",
                      [](Config& c, const std::string& v) { c.mutable_backend()->set_kind(v); });
     Add<int>("--threads", "N", "Threads of the cpu backend (default: every core that the process may use)",
              [](Config& c, const int& v) { c.mutable_backend()->set_threads(v); });
-    Add<std::string>("--isa", "NAME", "avx2, avx512, avx512_bf16 or amx_bf16 (default: the best this machine has)",
+    Add<std::string>("--isa", "NAME",
+                     "avx2, avx512, avx512_bf16 or amx_bf16 (default: the best this machine has)",
                      [](Config& c, const std::string& v) { c.mutable_backend()->set_isa(v); });
     Add<int64_t>("--context_tokens", "N", "Longest prompt plus answer (default: the model's context)",
                  [](Config& c, const int64_t& v) { SetContext(c, v); });
@@ -156,6 +161,11 @@ void ConfigFlags<Config>::AddOwn() {
                [](Config& c, const float& v) { Router(c).mutable_policy()->set_max_share(v); });
     Add<int>("--tail", "N", "Last rows that run exactly in SPEED and QUALITY (default: the map set's)",
              [](Config& c, const int& v) { Router(c).mutable_policy()->set_tail(v); });
+    Add<int>("--speed_split", "S",
+             "Split of SPEED and AUTO where a request names none (default: the workers' default map set's)",
+             [](Config& c, const int& v) { Router(c).mutable_policy()->set_speed_split(v); });
+    Add<int>("--quality_split", "S", "The same of QUALITY",
+             [](Config& c, const int& v) { Router(c).mutable_policy()->set_quality_split(v); });
     Add<std::string>(
         "--wire_form", "FORM",
         "Who fills in SPEED and QUALITY: kv (default) the prefill workers, hidden the decode workers",

@@ -99,8 +99,22 @@ v1::Hello ToProto(const runtime::Hello& hello) {
   out.mutable_model()->set_dimensions(hello.model.dimensions);
   out.mutable_model()->set_tokenizer_digest(hello.model.tokenizer_digest);
   out.mutable_model()->set_weights_digest(hello.model.weights_digest);
-  out.set_maps_digest(hello.maps_digest);
+  for (const runtime::MapSetIdentity& maps : hello.maps) {
+    v1::MapSetIdentity& to = *out.add_maps();
+    to.set_split(maps.split);
+    to.set_digest(maps.digest);
+  }
   out.set_cache_layout(hello.cache_layout);
+  return out;
+}
+
+v1::MapSetInfo ToProto(const ridge::MapSetManifest& manifest) {
+  v1::MapSetInfo out;
+  out.set_split(manifest.split);
+  out.set_tail_default(manifest.tail_default);
+  out.set_tail_minimum(manifest.tail_minimum);
+  out.set_min_bulk(manifest.min_bulk);
+  out.set_digest(manifest.digest);
   return out;
 }
 
@@ -110,7 +124,7 @@ runtime::Hello FromProto(const v1::Hello& hello) {
   out.protocol_minor = hello.protocol_minor();
   out.model = {hello.model().name(), hello.model().arch(), hello.model().dimensions(),
                hello.model().tokenizer_digest(), hello.model().weights_digest()};
-  out.maps_digest = hello.maps_digest();
+  for (const v1::MapSetIdentity& maps : hello.maps()) out.maps.push_back({maps.split(), maps.digest()});
   out.cache_layout = hello.cache_layout();
   return out;
 }

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/ridge/fill_plan.h"
+#include "engine/ridge/map_set.h"
 #include "engine/runtime/decode_engine.h"
 #include "engine/runtime/kv_frame.h"
 #include "ridgefill/v1/decode.pb.h"
@@ -25,6 +26,8 @@ std::string WireFormName(v1::WireForm form);  // as ridge::Name: "kv", "hidden"
 
 v1::Hello ToProto(const runtime::Hello& hello);
 runtime::Hello FromProto(const v1::Hello& hello);
+
+v1::MapSetInfo ToProto(const ridge::MapSetManifest& manifest);
 
 v1::FillDecision ToProto(const ridge::FillDecision& decision);
 absl::StatusOr<ridge::FillDecision> FromProto(const v1::FillDecision& decision);

@@ -15,6 +15,8 @@
 namespace ridgefill::common {
 namespace {
 
+using MapSetList = std::vector<std::unique_ptr<ridge::MapSet>>;
+
 int64_t BlockBytes(const model::ModelConfig& config) {
   kernels::KvCacheSpec spec{config.layers, 1, config.heads_kv, config.head_dim};
   return spec.total_bytes();
@@ -26,7 +28,7 @@ int64_t BlocksFor(int64_t tokens) { return (tokens + kernels::kBlockTokens - 1) 
 int64_t ParameterBytes(absl::string_view backend) { return backend == "reference" ? 4 : 2; }
 
 absl::Status CheckMemory(const LoadModelOptions& options, const model::ModelConfig& config, int layers,
-                         const ridge::MapSet* maps) {
+                         const MapSetList& maps) {
   MemoryNeed need;
   const bool all = layers == config.layers;
   need.parts.emplace_back("weights",
@@ -35,36 +37,40 @@ absl::Status CheckMemory(const LoadModelOptions& options, const model::ModelConf
   need.parts.emplace_back(
       "KV cache",
       (options.kv_memory_mb << 20) + options.kv_cache_contexts * BlocksFor(context) * BlockBytes(config));
-  if (maps != nullptr) {
-    const auto& manifest = maps->manifest();
+  if (!maps.empty()) {
     // QUALITY keeps h_S of every prompt that the prefill engine's cache holds, wire form `hidden` of every
     // one that the decode engine's cache does.
     const int64_t rows_kept = BlocksInMemory(config, options.kv_memory_mb) * kernels::kBlockTokens +
                               options.kv_cache_contexts * context;
     need.parts.emplace_back("rows that filled modes keep", rows_kept * config.hidden * 4);
-    need.parts.emplace_back("maps", MapParameters(manifest) * ParameterBytes(options.backend.kind()));
+  }
+  for (const auto& set : maps) {
+    need.parts.emplace_back(absl::StrCat("maps of split ", set->manifest().split),
+                            MapParameters(set->manifest()) * ParameterBytes(options.backend.kind()));
   }
   return CheckFits(need, AvailableMemory());
 }
 
-absl::Status CheckLowerLayersOnly(const ridge::MapSet* maps) {
-  if (maps == nullptr) {
+absl::Status CheckLowerLayersOnly(const MapSetList& maps) {
+  if (maps.empty()) {
     return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
                        "lower_layers_only needs a map set: its split says which layers are the lower ones");
   }
-  if (maps->manifest().folded) return absl::OkStatus();
+  if (std::all_of(maps.begin(), maps.end(), [](const auto& set) { return set->manifest().folded; })) {
+    return absl::OkStatus();
+  }
   return base::Error(
       absl::StatusCode::kFailedPrecondition, "MAPS_UNFOLDED",
-      "lower_layers_only needs a folded map set: what an unfolded map gives goes through the "
+      "lower_layers_only needs folded map sets: what an unfolded map gives goes through the "
       "late layer's own projections; fit a folded set with `ridgefill fit`, or load all layers "
       "(lower_layers_only false)");
 }
 
-runtime::Hello MakeHello(const base::ModelIdentity& identity, const ridge::MapSet* maps,
+runtime::Hello MakeHello(const base::ModelIdentity& identity, const MapSetList& maps,
                          const model::ModelConfig& config) {
   runtime::Hello hello;
   hello.model = identity;
-  if (maps != nullptr) hello.maps_digest = maps->manifest().digest;
+  for (const auto& set : maps) hello.maps.push_back({set->manifest().split, set->manifest().digest});
   hello.cache_layout = absl::StrFormat("bf16[%d, %d, %d] x %d", kernels::kBlockTokens, config.heads_kv,
                                        config.head_dim, config.layers);
   return hello;
@@ -77,7 +83,7 @@ void LogLoaded(const LoadedModel& loaded, absl::Duration took) {
              {"dimensions", loaded.hello.model.dimensions},
              {"layers_loaded", int64_t{loaded.model->loaded_layers()}},
              {"weight_bytes", loaded.model->weight_bytes()},
-             {"split", int64_t{loaded.map_set == nullptr ? 0 : loaded.map_set->manifest().split}},
+             {"splits", ridge::SplitNames(loaded.map_sets())},
              {"backend", capabilities.name},
              {"isa", capabilities.isa},
              {"threads", int64_t{capabilities.threads}},
@@ -114,27 +120,68 @@ absl::StatusOr<std::unique_ptr<ridge::MapSet>> LoadMapSet(const std::string& hom
   return maps;
 }
 
+namespace {
+
+absl::StatusOr<MapSetList> LoadMapSets(const LoadModelOptions& options, const base::ModelIdentity& model) {
+  std::vector<std::string> names(options.source.maps().begin(), options.source.maps().end());
+  if (names.empty()) names.emplace_back();
+  MapSetList sets;
+  for (const std::string& name : names) {
+    const bool none = name.empty() || name == "none";
+    if (none && names.size() > 1) {
+      return base::FieldError("source.maps", "MAPS_NONE_AMONG_OTHERS",
+                              absl::StrCat("\"", name, "\" goes alone, there are ", names.size(), " names"));
+    }
+    RF_ASSIGN_OR_RETURN(auto set, LoadMapSet(options.home, name, model));
+    if (set == nullptr) continue;
+    for (const auto& other : sets) {
+      if (other->manifest().split != set->manifest().split) continue;
+      return base::FieldError("source.maps", "MAPS_SAME_SPLIT",
+                              absl::StrCat("\"", name, "\" is of split ", set->manifest().split,
+                                           " as one before it; a worker takes one map set of each split"));
+    }
+    sets.push_back(std::move(set));
+  }
+  return sets;
+}
+
+// The split layer is one of the lower ones: its own projections give its K and V of the bulk.
+int LowerLayers(const MapSetList& maps) {
+  int layers = 0;
+  for (const auto& set : maps) layers = std::max(layers, set->manifest().split + 1);
+  return layers;
+}
+
+}  // namespace
+
+std::vector<const ridge::DeviceMaps*> LoadedModel::map_sets() const {
+  std::vector<const ridge::DeviceMaps*> sets;
+  sets.reserve(maps.size());
+  for (const auto& set : maps) sets.push_back(set.get());
+  return sets;
+}
+
 absl::StatusOr<LoadedModel> LoadModel(const LoadModelOptions& options) {
   const absl::Time start = absl::Now();
   RF_ASSIGN_OR_RETURN(OpenedModel opened, OpenModel(options.home, options.source));
   const model::ModelConfig& config = opened.source->config();
   LoadedModel out;
   out.name = opened.name;
-  RF_ASSIGN_OR_RETURN(out.map_set, LoadMapSet(options.home, options.source.maps(), opened.identity));
-  if (options.lower_layers_only) RF_RETURN_IF_ERROR(CheckLowerLayersOnly(out.map_set.get()));
-  // The split layer is one of the lower ones: its own projections give its K and V of the bulk.
-  const int layers = options.lower_layers_only ? out.map_set->manifest().split + 1 : config.layers;
-  RF_RETURN_IF_ERROR(CheckMemory(options, config, layers, out.map_set.get()));
+  RF_ASSIGN_OR_RETURN(const MapSetList map_sets, LoadMapSets(options, opened.identity));
+  if (options.lower_layers_only) RF_RETURN_IF_ERROR(CheckLowerLayersOnly(map_sets));
+  const int layers = options.lower_layers_only ? LowerLayers(map_sets) : config.layers;
+  RF_RETURN_IF_ERROR(CheckMemory(options, config, layers, map_sets));
   RF_ASSIGN_OR_RETURN(out.backend, MakeBackend(options.backend));
   model::LoadOptions load;
   load.layer_end = options.lower_layers_only ? layers : -1;
   load.for_prompt = options.for_prompt;
   load.for_decode = options.for_decode;
   RF_ASSIGN_OR_RETURN(out.model, model::Model::Load(*opened.source, *out.backend, load));
-  if (out.map_set != nullptr) {
-    RF_ASSIGN_OR_RETURN(out.maps, ridge::DeviceMaps::Load(*out.map_set, *out.backend));
+  for (const auto& set : map_sets) {
+    RF_ASSIGN_OR_RETURN(auto maps, ridge::DeviceMaps::Load(*set, *out.backend));
+    out.maps.push_back(std::move(maps));
   }
-  out.hello = MakeHello(opened.identity, out.map_set.get(), config);
+  out.hello = MakeHello(opened.identity, map_sets, config);
   out.context_tokens = options.context_tokens > 0 ? options.context_tokens : config.context;
   out.tokenizer = std::move(opened.tokenizer);
   LogLoaded(out, absl::Now() - start);

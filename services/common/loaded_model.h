@@ -33,7 +33,7 @@ struct LoadModelOptions {
   std::string home;  // HomeFolder()
   config::v1::ModelSourceConfig source;
   config::v1::BackendConfig backend;
-  bool lower_layers_only = false;  // needs a folded map set
+  bool lower_layers_only = false;  // needs map sets, folded ones
   bool for_prompt = true;
   bool for_decode = true;
   int64_t context_tokens = 0;  // 0: the model's
@@ -47,17 +47,19 @@ struct LoadedModel {
   std::unique_ptr<kernels::Backend> backend;
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;
   std::unique_ptr<model::Model> model;
-  std::unique_ptr<ridge::MapSet> map_set;  // null without maps
-  std::unique_ptr<ridge::DeviceMaps> maps;
+  std::vector<std::unique_ptr<ridge::DeviceMaps>> maps;  // of different splits, the default one first
   runtime::Hello hello;
   int64_t context_tokens = 0;
+
+  std::vector<const ridge::DeviceMaps*> map_sets() const;
 };
 
 // The map set of this name (FindMaps), checked against the model; null for none.
 absl::StatusOr<std::unique_ptr<ridge::MapSet>> LoadMapSet(const std::string& home, const std::string& name,
                                                           const base::ModelIdentity& model);
 
-// MODEL_NOT_FOUND, MAPS_NOT_FOUND, NO_MAPS, MAPS_UNFOLDED, MODEL_DOES_NOT_FIT, and what the loaders refuse.
+// MODEL_NOT_FOUND, MAPS_NOT_FOUND, MAPS_SAME_SPLIT, NO_MAPS, MAPS_UNFOLDED, MODEL_DOES_NOT_FIT, and what the
+// loaders refuse.
 // Logs one line with what was loaded.
 absl::StatusOr<LoadedModel> LoadModel(const LoadModelOptions& options);
 

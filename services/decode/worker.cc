@@ -20,12 +20,7 @@ v1::DescribeDecodeResponse Describe(const common::LoadedModel& model) {
   v1::DescribeDecodeResponse out;
   *out.mutable_hello() = common::ToProto(model.hello);
   out.set_context_tokens(model.context_tokens);
-  if (model.map_set == nullptr) return out;
-  const ridge::MapSetManifest& maps = model.map_set->manifest();
-  out.set_split(maps.split);
-  out.set_tail_default(maps.tail_default);
-  out.set_tail_minimum(maps.tail_minimum);
-  out.set_min_bulk(maps.min_bulk);
+  for (const auto& maps : model.maps) *out.add_maps() = common::ToProto(maps->manifest());
   return out;
 }
 
@@ -159,7 +154,7 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Create(const common:
   options.queue_timeout = absl::Seconds(config.queue_timeout_seconds());
   options.piece_tokens = config.piece_tokens();
   options.eos_ids = model.tokenizer->stop_ids();
-  RF_ASSIGN_OR_RETURN(auto engine, runtime::DecodeEngine::Create(*model.model, model.maps.get(), model.hello,
+  RF_ASSIGN_OR_RETURN(auto engine, runtime::DecodeEngine::Create(*model.model, model.map_sets(), model.hello,
                                                                  sources.get(), clock, options));
   RF_RETURN_IF_ERROR(WarmUp(*engine));
   return std::make_unique<WorkerImpl>(model, std::move(sources), std::move(engine));

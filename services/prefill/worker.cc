@@ -21,12 +21,7 @@ v1::DescribePrefillResponse Describe(const common::LoadedModel& model) {
   out.set_context_tokens(model.context_tokens);
   out.set_layers(model.model->config().layers);
   out.set_loaded_layers(model.model->loaded_layers());
-  if (model.map_set == nullptr) return out;
-  const auto& manifest = model.map_set->manifest();
-  out.set_split(manifest.split);
-  out.set_tail_default(manifest.tail_default);
-  out.set_tail_minimum(manifest.tail_minimum);
-  out.set_min_bulk(manifest.min_bulk);
+  for (const auto& maps : model.maps) *out.add_maps() = common::ToProto(maps->manifest());
   return out;
 }
 
@@ -102,7 +97,7 @@ absl::Status WarmUp(runtime::PrefillEngine& engine, const common::LoadedModel& m
   call.deadline = absl::Now() + absl::Minutes(2);
   const bool whole = model.model->loaded_layers() == model.model->config().layers;
   call.decision.late_pass = whole ? ridge::LatePassAt::kPrefill : ridge::LatePassAt::kDecode;
-  if (!whole) call.decision.split = model.map_set->manifest().split;
+  if (!whole) call.decision.split = model.maps.front()->manifest().split;
   call.decision.reason = "WARM_UP";
   auto transfer = source->Open(std::move(call), [] {});
   while (true) {
@@ -127,7 +122,7 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Create(const commo
     options.cache_blocks = common::BlocksInMemory(model.model->config(), config.kv_memory_mb());
   }
   options.max_queued = config.max_queued();
-  RF_ASSIGN_OR_RETURN(auto engine, runtime::PrefillEngine::Create(*model.model, model.maps.get(), model.hello,
+  RF_ASSIGN_OR_RETURN(auto engine, runtime::PrefillEngine::Create(*model.model, model.map_sets(), model.hello,
                                                                   clock, options));
   RF_RETURN_IF_ERROR(WarmUp(*engine, model));
   PrefillServiceOptions service;

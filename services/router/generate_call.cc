@@ -122,8 +122,10 @@ absl::StatusOr<GenerateCall::Route> GenerateCall::ChooseRoute() {
                            static_cast<int64_t>(tokens_.size()),
                            parsed_.prompt_logprobs,
                            parsed_.share,
-                           parsed_.selector};
-  RF_ASSIGN_OR_RETURN(route.prefill, ChoosePrefill(WantsMaps(core_.policy, prompt)));
+                           parsed_.selector,
+                           parsed_.split};
+  const int split = WantedSplit(core_.policy, prompt);
+  RF_ASSIGN_OR_RETURN(route.prefill, ChoosePrefill(WantsMaps(core_.policy, prompt), split));
   PrefillFacts facts;
   if (route.prefill.has_value()) {
     const WorkerReport report = core_.prefill.report(route.prefill->index());
@@ -134,9 +136,11 @@ absl::StatusOr<GenerateCall::Route> GenerateCall::ChooseRoute() {
     absl::MutexLock lock(&mutex_);
     avoid = avoid_decode_;
   }
-  auto decode = core_.decode.Pick(avoid, WantsMapsOnDecode(core_.policy, prompt));
+  // Where no split is asked for it is the prefill worker's default one, which decode workers may lack.
+  const int held = OfSplit(facts.maps, split).split;
+  auto decode = core_.decode.Pick(avoid, WantsMapsOnDecode(core_.policy, prompt), held > 0 ? held : split);
   // Without a decode worker what is wrong with the request comes first.
-  const MapFacts maps = decode.ok() ? core_.decode.report(decode->index()).maps : facts.maps;
+  const std::vector<MapFacts> maps = decode.ok() ? core_.decode.report(decode->index()).maps : facts.maps;
   auto decision = Decide(core_.policy, prompt, facts, maps);
   // But not that nobody has maps: those that a decode worker has will be back with it.
   const auto wrong = base::GetErrorDetail(decision.status());
@@ -154,14 +158,14 @@ absl::StatusOr<GenerateCall::Route> GenerateCall::ChooseRoute() {
 }
 
 // No prefill worker is no matter for a prompt that decode runs by itself.
-absl::StatusOr<std::optional<Placement::Lease>> GenerateCall::ChoosePrefill(MapsWanted maps) {
+absl::StatusOr<std::optional<Placement::Lease>> GenerateCall::ChoosePrefill(MapsWanted maps, int split) {
   if (core_.prefill.size() == 0) return std::optional<Placement::Lease>();
   std::vector<int> avoid;
   {
     absl::MutexLock lock(&mutex_);
     avoid = avoid_prefill_;
   }
-  auto lease = core_.prefill.Pick(avoid, maps);
+  auto lease = core_.prefill.Pick(avoid, maps, split);
   if (lease.ok()) return std::optional<Placement::Lease>(*std::move(lease));
   const bool short_prompt = static_cast<int64_t>(tokens_.size()) <= core_.policy.local_max_tokens;
   const bool may_run_exact = parsed_.mode == ridge::Mode::kAuto || parsed_.mode == ridge::Mode::kExact;

@@ -50,7 +50,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
   absl::Status EncodeAndCheck();
   void Attempt();
   absl::StatusOr<Route> ChooseRoute();
-  absl::StatusOr<std::optional<Placement::Lease>> ChoosePrefill(MapsWanted maps);
+  absl::StatusOr<std::optional<Placement::Lease>> ChoosePrefill(MapsWanted maps, int split);
   v1::DecodeRequest MakeDecodeRequest(const Route& route) const;
   void OnMessage(v1::DecodeResponse& message);
   void TakeTokens(const v1::DecodeTokens& tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -27,7 +27,7 @@ void Placement::Lease::Release() {
   placement_ = nullptr;
 }
 
-absl::StatusOr<Placement::Lease> Placement::Pick(absl::Span<const int> avoid, MapsWanted maps) {
+absl::StatusOr<Placement::Lease> Placement::Pick(absl::Span<const int> avoid, MapsWanted maps, int split) {
   absl::MutexLock lock(&mutex_);
   const int count = static_cast<int>(states_.size());
   int best = -1;
@@ -38,7 +38,7 @@ absl::StatusOr<Placement::Lease> Placement::Pick(absl::Span<const int> avoid, Ma
     if (!state.report.serving) continue;
     const bool avoided = std::find(avoid.begin(), avoid.end(), i) != avoid.end();
     const int turn = (i - last_ - 1 + 2 * count) % count;  // who came longest ago goes first
-    const bool bare = state.report.maps_digest.empty();
+    const bool bare = OfSplit(state.report.maps, split).split == 0;
     const Rank rank(maps == MapsWanted::kRequired && bare, avoided, maps == MapsWanted::kPreferred && bare,
                     state.in_flight + state.others, turn);
     if (best < 0 || rank < best_rank) {
@@ -89,10 +89,22 @@ std::optional<WorkerReport> Placement::Example() const {
   std::optional<WorkerReport> example;
   for (const State& state : states_) {
     if (!state.seen) continue;
-    if (!state.report.maps_digest.empty()) return state.report;
+    if (!state.report.maps.empty()) return state.report;
     if (!example.has_value()) example = state.report;
   }
   return example;
+}
+
+std::vector<MapFacts> Placement::Maps() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<MapFacts> maps;
+  for (const State& state : states_) {
+    if (!state.seen) continue;
+    for (const MapFacts& facts : state.report.maps) {
+      if (maps.empty() || OfSplit(maps, facts.split).split == 0) maps.push_back(facts);
+    }
+  }
+  return maps;
 }
 
 }  // namespace ridgefill::router

@@ -20,8 +20,7 @@ struct WorkerReport {
   int64_t load = 0;                   // queued and running there, from all routers
   int64_t context_tokens = 0;         // 0: not known
   int layers = 0, loaded_layers = 0;  // prefill workers only: as in PrefillFacts
-  MapFacts maps;
-  std::string maps_digest;  // empty: no maps
+  std::vector<MapFacts> maps;         // the default one first
 };
 
 // The workers of one role. Thread-safe.
@@ -48,9 +47,9 @@ class Placement {
   };
 
   // UNAVAILABLE (NO_WORKER) when none is SERVING. Workers in `avoid` are taken only when there is no other.
-  // With maps required, one without them is taken only when no serving one has any, preferred: when none
-  // outside `avoid` has any.
-  absl::StatusOr<Lease> Pick(absl::Span<const int> avoid, MapsWanted maps = MapsWanted::kNo);
+  // With maps (of `split`; 0: any) required, one without them is taken only when no serving one has them,
+  // preferred: when none outside `avoid` has them.
+  absl::StatusOr<Lease> Pick(absl::Span<const int> avoid, MapsWanted maps = MapsWanted::kNo, int split = 0);
 
   void Update(int index, const WorkerReport& report);
   // A call just failed there: nothing more goes to it until a check says SERVING.
@@ -63,6 +62,8 @@ class Placement {
   int in_flight(int index) const;
   // A worker that is or was seen serving, with maps if any has them, for questions about the model.
   std::optional<WorkerReport> Example() const;
+  // Of all that are or were seen serving, one of each split, the first worker's default one first.
+  std::vector<MapFacts> Maps() const;
 
  private:
   struct State {

@@ -116,6 +116,17 @@ absl::Status ParseSelection(const v1::GenerateRequest& request, ParsedRequest& o
   return absl::OkStatus();
 }
 
+absl::Status ParseSplit(const v1::GenerateRequest& request, ParsedRequest& out) {
+  if (!request.has_split()) return absl::OkStatus();
+  if (out.mode == ridge::Mode::kExact) {
+    return base::FieldError("split", "SPLIT_FILLED_ONLY",
+                            "goes with modes AUTO, SPEED and QUALITY, got EXACT");
+  }
+  out.split = request.split();
+  if (out.split > 0) return absl::OkStatus();
+  return base::FieldError("split", "SPLIT_RANGE", absl::StrCat("must be at least 1, got ", out.split));
+}
+
 std::vector<tokenizer::ChatMessage> Messages(const v1::ChatPrompt& chat) {
   std::vector<tokenizer::ChatMessage> messages;
   for (const auto& message : chat.messages()) messages.push_back({message.role(), message.content()});
@@ -159,6 +170,7 @@ absl::StatusOr<ParsedRequest> CheckRequest(const v1::GenerateRequest& request, c
   RF_RETURN_IF_ERROR(ParseStop(request.stop(), limits, out));
   RF_RETURN_IF_ERROR(ParseLogprobs(request.logprobs(), out));
   RF_RETURN_IF_ERROR(ParseSelection(request, out));
+  RF_RETURN_IF_ERROR(ParseSplit(request, out));
   RF_RETURN_IF_ERROR(sampling::Validate(out.sampling, limits.vocab_size));
   // Invalid UTF-8 among the stop strings shows before the request takes a place.
   RF_RETURN_IF_ERROR(About("stop.stop_strings", tokenizer::StopMatcher::Create(out.stop_strings)).status());

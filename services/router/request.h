@@ -34,6 +34,7 @@ struct ParsedRequest {
   bool prompt_logprobs = false;
   std::optional<float> share;  // of QUALITY; its range is the policy's to check
   ridge::Selector selector = ridge::Selector::kAttention;
+  int split = 0;  // 0: none named
 };
 
 // All that can be said without tokenizing; cheap. INVALID_ARGUMENT with the field's path as in the proto,

@@ -93,6 +93,8 @@ class RouterImpl : public Router {
     core_.policy = {config.policy().auto_min_tokens(), config.policy().local_max_tokens(),
                     config.policy().forbid_filled(),   config.policy().tail(),
                     config.policy().share(),           config.policy().max_share()};
+    core_.policy.speed_split = config.policy().speed_split();
+    core_.policy.quality_split = config.policy().quality_split();
     if (config.policy().wire_form() == "hidden") core_.policy.wire_form = ridge::WireForm::kHidden;
     core_.default_deadline = absl::Seconds(config.default_deadline_seconds());
     core_.architecture = options.identity.arch;

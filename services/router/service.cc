@@ -48,17 +48,26 @@ void Describe(const Core& core, v1::ModelInfo& out) {
   out.add_modes(v1::FILL_MODE_AUTO);
   out.add_modes(v1::FILL_MODE_EXACT);
   // In wire form `hidden` the decode workers' maps will do.
-  auto example = core.prefill.Example();
-  const bool hidden = core.policy.wire_form == ridge::WireForm::kHidden;
-  if (example.has_value() && example->maps.split == 0 && hidden) example = decode;
-  if (!example.has_value() || example->maps.split == 0) return;
+  std::vector<MapFacts> maps = core.prefill.Maps();
+  if (core.prefill.Example().has_value() && core.policy.wire_form == ridge::WireForm::kHidden) {
+    for (const MapFacts& facts : core.decode.Maps()) {
+      if (maps.empty() || OfSplit(maps, facts.split).split == 0) maps.push_back(facts);
+    }
+  }
+  if (maps.empty()) return;
   if (!core.policy.forbid_filled) {
     out.add_modes(v1::FILL_MODE_SPEED);
     out.add_modes(v1::FILL_MODE_QUALITY);
   }
-  out.set_split(example->maps.split);
-  out.set_tail(core.policy.tail > 0 ? core.policy.tail : example->maps.tail_default);
-  out.set_maps_digest(example->maps_digest);
+  for (const MapFacts& facts : maps) {
+    v1::MapSetInfo& set = *out.add_maps();
+    set.set_split(facts.split);
+    set.set_tail_default(core.policy.tail > 0 ? std::max(core.policy.tail, facts.tail_minimum)
+                                              : facts.tail_default);
+    set.set_tail_minimum(facts.tail_minimum);
+    set.set_min_bulk(facts.min_bulk);
+    set.set_digest(facts.digest);
+  }
 }
 
 }  // namespace

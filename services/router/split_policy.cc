@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/base/status.h"
 #include "engine/ridge/selection.h"
 
@@ -21,15 +22,48 @@ bool AsksForProbe(const PromptFacts& prompt) {
   return prompt.mode == Mode::kQuality && prompt.selector == ridge::Selector::kProbe;
 }
 
-// The maps of whoever would fill what a prefill worker sends.
-const MapFacts& FillingMaps(const PolicyOptions& options, const PromptFacts& prompt,
-                            const PrefillFacts& prefill, const MapFacts& decode) {
-  const bool on_decode =
-      prefill.layers > 0 && prefill.maps.split == 0 && WantsMapsOnDecode(options, prompt) != MapsWanted::kNo;
-  return on_decode ? decode : prefill.maps;
+// What both workers hold of the split that the prompt wants, and which of them would fill.
+struct Choice {
+  int wanted = 0;  // 0: the default one
+  MapFacts prefill, decode;
+  bool decode_alone = false;  // the prefill worker has no such maps, and the decode worker may fill
+  std::vector<MapFacts> offered;
+
+  const MapFacts& filling() const { return decode_alone ? decode : prefill; }
+};
+
+Choice Choose(const PolicyOptions& options, const PromptFacts& prompt, const PrefillFacts& prefill,
+              const std::vector<MapFacts>& decode) {
+  Choice out;
+  out.wanted = WantedSplit(options, prompt);
+  out.prefill = OfSplit(prefill.maps, out.wanted);
+  // Of the default split the prefill worker says which it is, where it has any.
+  out.decode = OfSplit(decode, out.prefill.split > 0 ? out.prefill.split : out.wanted);
+  const bool may = prefill.layers > 0 && WantsMapsOnDecode(options, prompt) != MapsWanted::kNo;
+  // The prefill worker runs the layers below the split in any case.
+  out.decode_alone = may && out.prefill.split == 0 && out.decode.split <= prefill.loaded_layers;
+  out.offered = may && prefill.maps.empty() ? decode : prefill.maps;
+  return out;
 }
 
-absl::Status CheckAsked(const PolicyOptions& options, const PromptFacts& prompt, const MapFacts& maps) {
+absl::Status NoMaps(const PromptFacts& prompt, const Choice& choice) {
+  const std::string mode(ridge::Name(prompt.mode));
+  if (choice.offered.empty()) {
+    return base::Error(
+        absl::StatusCode::kFailedPrecondition, "NO_MAPS",
+        absl::StrCat("mode ", mode,
+                     " needs a worker that fills, with a map set, and there is none; use EXACT "
+                     "or AUTO"));
+  }
+  const std::string splits = absl::StrJoin(
+      choice.offered, ", ", [](std::string* out, const MapFacts& maps) { absl::StrAppend(out, maps.split); });
+  return base::Error(
+      absl::StatusCode::kFailedPrecondition, "NO_MAPS",
+      absl::StrCat("mode ", mode, " with split ", choice.wanted,
+                   " needs a worker that fills with a map set of that split; there is one of ", splits));
+}
+
+absl::Status CheckAsked(const PolicyOptions& options, const PromptFacts& prompt, const Choice& choice) {
   if (!AsksForFill(prompt)) return absl::OkStatus();
   if (options.forbid_filled) {
     return base::Error(absl::StatusCode::kFailedPrecondition, "MODE_FORBIDDEN",
@@ -44,13 +78,7 @@ absl::Status CheckAsked(const PolicyOptions& options, const PromptFacts& prompt,
     return base::FieldError("selection.share", "SHARE_RANGE",
                             absl::StrCat("must be in [0, ", options.max_share, "], got ", *prompt.share));
   }
-  if (maps.split == 0) {
-    return base::Error(
-        absl::StatusCode::kFailedPrecondition, "NO_MAPS",
-        absl::StrCat("mode ", ridge::Name(prompt.mode),
-                     " needs a worker that fills, with a map set, and there is none; use EXACT or AUTO"));
-  }
-  return absl::OkStatus();
+  return choice.filling().split == 0 ? NoMaps(prompt, choice) : absl::OkStatus();
 }
 
 // Why the prompt must run EXACT; empty when it may be filled.
@@ -71,7 +99,7 @@ FillDecision Exact(const PolicyOptions& options, const PromptFacts& prompt, cons
   FillDecision decision;
   decision.mode = Mode::kExact;
   decision.reason = reason;
-  decision.split = prefill.maps.split;
+  decision.split = OfSplit(prefill.maps, 0).split;
   if (prefill.layers == 0 || prompt.prompt_logprobs || prompt.uncached <= options.local_max_tokens) {
     decision.local = true;
     if (prefill.layers == 0) decision.reason = "NO_PREFILL_WORKERS";
@@ -84,6 +112,18 @@ FillDecision Exact(const PolicyOptions& options, const PromptFacts& prompt, cons
 }
 
 }  // namespace
+
+MapFacts OfSplit(const std::vector<MapFacts>& maps, int split) {
+  for (const MapFacts& facts : maps) {
+    if (split == 0 || facts.split == split) return facts;
+  }
+  return {};
+}
+
+int WantedSplit(const PolicyOptions& options, const PromptFacts& prompt) {
+  if (prompt.split > 0) return prompt.split;
+  return prompt.mode == Mode::kQuality ? options.quality_split : options.speed_split;
+}
 
 MapsWanted WantsMaps(const PolicyOptions& options, const PromptFacts& prompt) {
   if (options.forbid_filled || prompt.prompt_logprobs) return MapsWanted::kNo;
@@ -99,9 +139,10 @@ MapsWanted WantsMapsOnDecode(const PolicyOptions& options, const PromptFacts& pr
 }
 
 absl::StatusOr<FillDecision> Decide(const PolicyOptions& options, const PromptFacts& prompt,
-                                    const PrefillFacts& prefill, const MapFacts& decode) {
-  const MapFacts& maps = FillingMaps(options, prompt, prefill, decode);
-  RF_RETURN_IF_ERROR(CheckAsked(options, prompt, maps));
+                                    const PrefillFacts& prefill, const std::vector<MapFacts>& decode) {
+  const Choice choice = Choose(options, prompt, prefill, decode);
+  const MapFacts& maps = choice.filling();
+  RF_RETURN_IF_ERROR(CheckAsked(options, prompt, choice));
   const int tail = std::max(options.tail > 0 ? options.tail : maps.tail_default, maps.tail_minimum);
   const std::string why_exact = WhyExact(options, prompt, maps, tail);
   if (!why_exact.empty()) return Exact(options, prompt, prefill, why_exact);
@@ -112,12 +153,13 @@ absl::StatusOr<FillDecision> Decide(const PolicyOptions& options, const PromptFa
     decision.selector = prompt.selector;
     if (!ridge::HasRoomForAWindow(decision, prompt.tokens - tail)) decision.share = 0;
   }
-  if (decode.split > 0) {
-    const bool on_decode = ridge::NeedsProbe(decision) || prefill.maps.split == 0;
+  if (choice.decode.split > 0) {
+    const bool on_decode = ridge::NeedsProbe(decision) || choice.decode_alone;
     decision.wire_form = on_decode ? ridge::WireForm::kHidden : options.wire_form;
   } else if (ridge::NeedsProbe(decision)) {
     return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
-                       "selector PROBE needs a decode worker with a map set; use ATTENTION");
+                       absl::StrCat("selector PROBE needs a decode worker with a map set of split ",
+                                    maps.split, "; use ATTENTION"));
   }
   decision.split = maps.split;
   decision.tail = tail;

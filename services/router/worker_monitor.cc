@@ -17,15 +17,21 @@ namespace {
 
 constexpr absl::Duration kLongestRound = absl::Seconds(1);
 
+std::vector<MapFacts> Facts(const google::protobuf::RepeatedPtrField<v1::MapSetInfo>& maps) {
+  std::vector<MapFacts> out;
+  for (const v1::MapSetInfo& set : maps) {
+    out.push_back({set.split(), set.tail_default(), set.tail_minimum(), set.min_bulk(), set.digest()});
+  }
+  return out;
+}
+
 WorkerReport ReportOf(const v1::DescribePrefillResponse& description) {
   WorkerReport report;
   report.load = int64_t{description.queued()} + description.running();
   report.context_tokens = description.context_tokens();
-  report.maps_digest = description.hello().maps_digest();
   report.layers = description.layers();
   report.loaded_layers = description.loaded_layers();
-  report.maps = {description.split(), description.tail_default(), description.tail_minimum(),
-                 description.min_bulk()};
+  report.maps = Facts(description.maps());
   return report;
 }
 
@@ -33,9 +39,7 @@ WorkerReport ReportOf(const v1::DescribeDecodeResponse& description) {
   WorkerReport report;
   report.load = int64_t{description.queued()} + description.running();
   report.context_tokens = description.context_tokens();
-  report.maps_digest = description.hello().maps_digest();
-  report.maps = {description.split(), description.tail_default(), description.tail_minimum(),
-                 description.min_bulk()};
+  report.maps = Facts(description.maps());
   return report;
 }
 

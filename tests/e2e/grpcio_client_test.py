@@ -65,6 +65,8 @@ BAD_REQUESTS = [
      StatusCode.INVALID_ARGUMENT, "SHARE_RANGE", "selection.share"),
     ("a selection in another mode", change(mode=SPEED, selection=pb.SelectionOptions(share=0.1)),
      StatusCode.INVALID_ARGUMENT, "SELECTION_QUALITY_ONLY", "selection"),
+    ("a split in EXACT", change(mode=EXACT, split=2), StatusCode.INVALID_ARGUMENT, "SPLIT_FILLED_ONLY", "split"),
+    ("a split that is none", change(mode=SPEED, split=0), StatusCode.INVALID_ARGUMENT, "SPLIT_RANGE", "split"),
     ("an unknown selector", change(mode=QUALITY, selection=pb.SelectionOptions(selector=9)),
      StatusCode.INVALID_ARGUMENT, "SELECTOR_UNKNOWN", "selection.selector"),
 ]

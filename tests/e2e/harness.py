@@ -185,16 +185,16 @@ def running(*programs):
 _maps = None
 
 
-def tiny_maps():
-    """A map set for the tiny model, split 2 of 4, fitted once by the real command."""
+def tiny_maps(split=2):
+    """A map set for the tiny model of 4 layers, split 1 or 2; both fitted once by the real command."""
     global _maps
     if _maps is None:
         _maps = SCRATCH / "maps"
-        command = [BIN / "ridgefill", "fit", "--model", TINY, "--corpus", CORPUS, "--split", 2, "--rows", 4096,
+        command = [BIN / "ridgefill", "fit", "--model", TINY, "--corpus", CORPUS, "--split", "1,2", "--rows", 4096,
                    "--document_tokens", 1024, "--held_out", 1, "--tail", 32, "--tail_minimum", 16, "--min_bulk", 32,
                    "--threads", 1, "--out", _maps]
         subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return _maps
+    return _maps / f"split-{split}"
 
 
 def stub(program_or_address):
@@ -225,7 +225,10 @@ def request(prompt=100, mode=EXACT, max_tokens=8, seed=1, **options):
     out.stop.max_tokens = max_tokens
     out.stop.ignore_eos = True
     for name, value in options.items():
-        getattr(out, name).MergeFrom(value)
+        if isinstance(value, int):
+            setattr(out, name, value)
+        else:
+            getattr(out, name).MergeFrom(value)
     return out
 
 

@@ -146,6 +146,30 @@ class Answers(unittest.TestCase):
                 self.assertEqual(logprobs(ask(h.stub(routed), 300, mode, 8, **WITH_LOGPROBS, **options)),
                                  logprobs(ask(api, 300, mode, 8, **WITH_LOGPROBS, **options)))
 
+    def test_several_map_sets_each_fill_as_alone(self):
+        both = f"{maps},{h.tiny_maps(split=1)}"
+        workers = [h.prefill("--maps", both), h.decode("--maps", both)]
+        routed = h.router([workers[0]], [workers[1]], "--quality_split", 1)
+        alone_workers = [h.prefill("--maps", h.tiny_maps(split=1)), h.decode("--maps", h.tiny_maps(split=1))]
+        alone = h.router([alone_workers[0]], [alone_workers[1]])
+        with h.running(routed, alone, *workers, *alone_workers):
+            service = h.stub(routed)
+            model, = service.ListModels(pb.ListModelsRequest()).models
+            self.assertEqual([set.split for set in model.maps], [2, 1])
+            probe = {"selection": pb.SelectionOptions(share=0.25, selector=pb.SELECTOR_PROBE)}
+            for other, split, mode, options in (
+                    (api, 2, SPEED, {}), (h.stub(alone), 1, SPEED, {"split": 1}), (h.stub(alone), 1, QUALITY, SELECTION),
+                    (api, 2, QUALITY, {**SELECTION, "split": 2}), (h.stub(alone), 1, QUALITY, probe)):
+                expected = ask(other, 300, mode, 12, **WITH_LOGPROBS, **{k: v for k, v in options.items() if k != "split"})
+                got = ask(service, 300, mode, 12, **WITH_LOGPROBS, **options)
+                self.assertEqual(got.started.fill.split, split)
+                self.assertEqual(got.started.fill, expected.started.fill)
+                self.assertEqual(logprobs(got), logprobs(expected))
+            with self.assertRaises(grpc.RpcError) as refused:
+                ask(service, 300, SPEED, 1, split=3)
+            self.assertEqual(refused.exception.code(), grpc.StatusCode.FAILED_PRECONDITION)
+            self.assertIn("there is one of 2, 1", refused.exception.details())
+
     def test_report_counts_every_prompt_row(self):
         for mode in (EXACT, SPEED, QUALITY, AUTO):
             for length in (5, 63, 64, 199, 200, 500):
@@ -238,8 +262,9 @@ class Answers(unittest.TestCase):
             model, = service.ListModels(pb.ListModelsRequest()).models
             self.assertEqual((model.name, model.architecture, model.context_tokens), ("llama", "llama", 2048))
             self.assertEqual(list(model.modes), [AUTO, EXACT, SPEED, QUALITY])
-            self.assertEqual((model.split, model.tail, model.chat), (2, 32, True))
-            self.assertEqual(len(model.maps_digest), 64)
+            self.assertEqual([(set.split, set.tail_default) for set in model.maps], [(2, 32)])
+            self.assertEqual(len(model.maps[0].digest), 64)
+            self.assertTrue(model.chat)
 
 
 class Operations(unittest.TestCase):

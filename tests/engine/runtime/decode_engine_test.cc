@@ -19,7 +19,7 @@ namespace {
 TEST(BatchTest, AFullCacheQueuesAndLosesNothing) {
   const auto maps = Tiny().RandomMaps(2);
   TrioOptions options;
-  options.maps = maps.get();
+  options.maps = {maps.get()};
   options.prefill.context_tokens = 192;
   options.decode.context_tokens = 192;
   options.decode.cache_blocks = 4;
@@ -36,7 +36,7 @@ TEST(BatchTest, AFullCacheQueuesAndLosesNothing) {
 TEST(CancelTest, RandomCancelsFreeEverythingAndTouchNobodyElse) {
   const auto maps = Tiny().RandomMaps(2);
   TrioOptions options;
-  options.maps = maps.get();
+  options.maps = {maps.get()};
   options.decode.cache_blocks = 16;
   Trio trio(options);
   std::vector<Load> loads = RandomLoad(23, 60, *maps, Tiny(), /*longest_answer=*/60);
@@ -104,7 +104,7 @@ TEST(CancelTest, ReachesThePrefillWorker) {
 TEST(EndTest, DestroyedEnginesFinishEverySink) {
   const auto maps = Tiny().RandomMaps(2);
   TrioOptions options;
-  options.maps = maps.get();
+  options.maps = {maps.get()};
   options.decode.cache_blocks = 16;
   Trio trio(options);
   std::vector<Submitted> all;
@@ -249,7 +249,7 @@ TEST(RefusalTest, WireFormHiddenNeedsMapsOfTheSplitHere) {
   const auto maps = Tiny().RandomMaps(2);
   const auto tokens = RandomTokens(1, 100, Tiny().vocab());
   TrioOptions options;
-  options.maps = maps.get();
+  options.maps = {maps.get()};
   options.decode_has_maps = false;
   Trio without(options);
   for (const auto& decision : {Hidden(Speed(2, 16)), Hidden(Quality(2, 16, 0.1f, ridge::Selector::kProbe))}) {
@@ -284,7 +284,7 @@ TEST(RefusalTest, ErrorsOfThePeerReachTheSink) {
 
 TEST(RefusalTest, WithoutSourcesOnlyLocalPrefillRuns) {
   const auto clock = base::MakeSystemClock();
-  auto engine = DecodeEngine::Create(Tiny().model(), nullptr, Tiny().MakeHello(), nullptr, *clock,
+  auto engine = DecodeEngine::Create(Tiny().model(), {}, Tiny().MakeHello(), nullptr, *clock,
                                      {.context_tokens = 128, .cache_blocks = 2});
   ASSERT_TRUE(engine.ok());
   const auto tokens = RandomTokens(1, 20, Tiny().vocab());
@@ -295,7 +295,7 @@ TEST(RefusalTest, WithoutSourcesOnlyLocalPrefillRuns) {
 
 TEST(RefusalTest, ACacheThatHoldsNoWholeRequestIsRefusedAtStart) {
   const auto clock = base::MakeSystemClock();
-  const auto engine = DecodeEngine::Create(Tiny().model(), nullptr, Tiny().MakeHello(), nullptr, *clock,
+  const auto engine = DecodeEngine::Create(Tiny().model(), {}, Tiny().MakeHello(), nullptr, *clock,
                                            {.context_tokens = 500, .cache_blocks = 7});
   EXPECT_EQ(ReasonOf(engine.status()), "CACHE_TOO_SMALL");
   EXPECT_THAT(engine.status().message(), testing::HasSubstr("500 tokens needs 8 KV blocks"));

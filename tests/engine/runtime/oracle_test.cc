@@ -88,7 +88,7 @@ TEST_P(OracleTest, FilledPrefillEqualsTheMethodOnWholeTensors) {
     const float threshold = norms[190];  // about one row in twenty
     const auto maps = tiny().RandomMaps(split, threshold);
     TrioOptions options = Options();
-    options.maps = maps.get();
+    options.maps = {maps.get()};
     options.prefill.chunk_tokens = split == 2 ? 128 : 64;
     options.decode.piece_tokens = 1 + static_cast<int64_t>(rng.NextBelow(60));
     Trio trio(options);
@@ -132,7 +132,7 @@ TEST_P(OracleTest, EveryKindOfMapsFillsAsTheMethodOnWholeTensors) {
     SCOPED_TRACE(static_cast<int>(kind));
     const auto maps = tiny().RandomMaps(split, threshold, kind);
     TrioOptions options = Options();
-    options.maps = maps.get();
+    options.maps = {maps.get()};
     options.prefill.chunk_tokens = 64;
     Trio trio(options);
     for (const ridge::FillDecision& decision :
@@ -144,6 +144,23 @@ TEST_P(OracleTest, EveryKindOfMapsFillsAsTheMethodOnWholeTensors) {
   }
 }
 
+// Side by side in one engine, sets of different splits and kinds: each prompt by its own split's.
+TEST_P(OracleTest, SeveralMapSetsFillEachItsOwnSplit) {
+  const auto plain = tiny().RandomMaps(2, 0, MapKind::kPlain), mixture = tiny().RandomMaps(1);
+  TrioOptions options = Options();
+  options.maps = {plain.get(), mixture.get()};
+  Trio trio(options);
+  const auto tokens = RandomTokens(7, 150, tiny().vocab());
+  for (const ridge::DeviceMaps* maps : options.maps) {
+    const ridge::FillDecision decision = Speed(maps->manifest().split, 32);
+    SCOPED_TRACE(decision.split);
+    const PlainFill fill{maps, PlanFor(tiny(), tokens, decision, *maps)};
+    const Answer want = PlainAnswer(tiny(), tokens, kAnswer, &fill);
+    ExpectSame(trio.Run(GreedyCall(tokens, decision, kAnswer)), want);
+    ExpectSame(trio.Run(GreedyCall(tokens, Hidden(decision), kAnswer)), want);
+  }
+}
+
 // The selected rows too, whatever the chunks that the scoring rows and the bulk fall into.
 TEST_P(OracleTest, QualityEqualsTheMethodOnWholeTensors) {
   using ridge::Selector;
@@ -151,7 +168,7 @@ TEST_P(OracleTest, QualityEqualsTheMethodOnWholeTensors) {
   const auto maps = tiny().RandomMaps(split);
   for (int64_t chunk : {64, 128}) {
     TrioOptions options = Options();
-    options.maps = maps.get();
+    options.maps = {maps.get()};
     options.prefill.chunk_tokens = chunk;
     options.prefill.frame_bytes = 1 << 12;
     Trio trio(options);
@@ -193,7 +210,7 @@ TEST_P(OracleTest, AProbeEqualsTheMethodOnWholeTensors) {
   int64_t selected = 0, filled = 0;
   for (int64_t piece : {7, 64}) {
     TrioOptions options = Options();
-    options.maps = maps.get();
+    options.maps = {maps.get()};
     options.prefill_has_maps = piece == 7;
     options.decode.piece_tokens = piece;
     options.prefill.frame_bytes = 1 << 12;
@@ -225,7 +242,7 @@ TEST_P(OracleTest, AProbeEqualsTheMethodOnWholeTensors) {
 TEST_P(OracleTest, APromptWithinTheTailRunsExactInSpeedToo) {
   const auto maps = tiny().RandomMaps(2);
   TrioOptions options = Options();
-  options.maps = maps.get();
+  options.maps = {maps.get()};
   Trio trio(options);
   const auto tokens = RandomTokens(5, 90, tiny().vocab());
   Answer want = PlainAnswer(tiny(), tokens, kAnswer);
@@ -248,7 +265,7 @@ TEST_P(OracleTest, APromptWithinTheTailRunsExactInSpeedToo) {
 TEST(NegativeControlTest, TheFillChangesTheAnswer) {
   const auto maps = Tiny().RandomMaps(2);
   TrioOptions options;
-  options.maps = maps.get();
+  options.maps = {maps.get()};
   Trio trio(options);
   const auto tokens = RandomTokens(6, 200, Tiny().vocab());
   const Answer exact = PlainAnswer(Tiny(), tokens, 1);
@@ -259,7 +276,7 @@ TEST(NegativeControlTest, TheFillChangesTheAnswer) {
 TEST_P(OracleTest, ManyConcurrentRequestsAnswerAsAlone) {
   const auto maps = tiny().RandomMaps(2);
   TrioOptions options = Options();
-  options.maps = maps.get();
+  options.maps = {maps.get()};
   options.decode.max_running = 20;
   Trio trio(options);
   const int count = GetParam() == "reference" ? 20 : 80;

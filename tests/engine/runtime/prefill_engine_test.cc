@@ -78,13 +78,15 @@ class PrefillEngineTest : public testing::Test {
  protected:
   void Start(PrefillEngineOptions options, const ridge::DeviceMaps* maps = nullptr,
              const TinyModel& tiny = Tiny()) {
-    auto engine = PrefillEngine::Create(tiny.model(), maps, tiny.MakeHello("maps"), *clock_, options);
+    std::vector<const ridge::DeviceMaps*> sets;
+    if (maps != nullptr) sets.push_back(maps);
+    auto engine = PrefillEngine::Create(tiny.model(), sets, tiny.MakeHello({{2, "maps"}}), *clock_, options);
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
   }
   static PrefillCall Call(int64_t tokens, const ridge::FillDecision& decision) {
     PrefillCall call;
-    call.hello = Tiny().MakeHello("maps");
+    call.hello = Tiny().MakeHello({{2, "maps"}});
     call.tokens = RandomTokens(tokens, tokens, Tiny().vocab());
     call.decision = decision;
     return call;
@@ -291,7 +293,7 @@ TEST_F(PrefillEngineTest, RefusesByName) {
   call.tokens[7] = 100000;
   EXPECT_EQ(refused(call), "TOKEN_ID_RANGE");
   call = Call(10, Speed(2, 5));
-  call.hello.maps_digest = "another map set";
+  call.hello.maps = {{1, "maps"}, {2, "another map set"}};
   EXPECT_EQ(refused(call), "PEER_MAPS");
   call.decision = ExactOnPrefill();
   EXPECT_EQ(refused(call), "OK") << "EXACT does not look at maps";
@@ -299,7 +301,7 @@ TEST_F(PrefillEngineTest, RefusesByName) {
   EXPECT_EQ(refused(call), "PEER_MAPS") << "the router's split came from this worker's maps";
   EXPECT_EQ(refused(Call(10, Quality(2, 5, 0.1f, ridge::Selector::kProbe))), "DECISION_WIRE_FORM");
   call = Call(10, Speed(2, 5));
-  call.hello.maps_digest = "";
+  call.hello.maps.clear();
   EXPECT_EQ(refused(call), "OK") << "a decode worker without maps takes K and V ready-made";
   call.hello.protocol_major = 9;
   EXPECT_EQ(refused(call), "PEER_PROTOCOL");
@@ -308,8 +310,7 @@ TEST_F(PrefillEngineTest, RefusesByName) {
 
 TEST_F(PrefillEngineTest, OptionsAreChecked) {
   const auto reason = [&](const PrefillEngineOptions& options) {
-    return ReasonOf(
-        PrefillEngine::Create(Tiny().model(), nullptr, Tiny().MakeHello(), *clock_, options).status());
+    return ReasonOf(PrefillEngine::Create(Tiny().model(), {}, Tiny().MakeHello(), *clock_, options).status());
   };
   EXPECT_EQ(reason({.chunk_tokens = 100}), "CHUNK_TOKENS");
   EXPECT_EQ(reason({.context_tokens = 512, .cache_blocks = 7}), "CACHE_TOO_SMALL");

@@ -258,10 +258,10 @@ TinyModel::TinyModel(std::unique_ptr<kernels::Backend> backend, int layer_end)
   model_ = Ok(model::Model::Load(*source, *backend_, options));
 }
 
-Hello TinyModel::MakeHello(const std::string& maps_digest) const {
+Hello TinyModel::MakeHello(const std::vector<MapSetIdentity>& maps) const {
   Hello hello;
   hello.model = {"tiny", "llama", "tiny dimensions", "tokenizer digest", "weights digest"};
-  hello.maps_digest = maps_digest;
+  hello.maps = maps;
   hello.cache_layout = CacheLayout(model_->config());
   return hello;
 }

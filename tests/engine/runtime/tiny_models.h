@@ -39,7 +39,7 @@ class TinyModel {
   // some rows outliers.
   std::unique_ptr<ridge::DeviceMaps> RandomMaps(int split, float outlier_threshold = 0.0f,
                                                 MapKind kind = MapKind::kMixtureAndPreviousRow) const;
-  Hello MakeHello(const std::string& maps_digest = "") const;
+  Hello MakeHello(const std::vector<MapSetIdentity>& maps = {}) const;
 
  private:
   std::unique_ptr<kernels::Backend> backend_;

@@ -114,7 +114,7 @@ TEST_P(FaultTest, IsANamedErrorAndNoTokenComesOut) {
   for (const ridge::FillDecision& decision :
        {ExactOnDecode(2), ExactOnPrefill(), Speed(2, 32), Hidden(Speed(2, 32))}) {
     TrioOptions options;
-    options.maps = maps.get();
+    options.maps = {maps.get()};
     options.prefill.frame_bytes = 1 << 10;  // many frames
     options.transport.fault = GetParam().fault();
     options.transport.early_end = GetParam().early_end;
@@ -140,10 +140,10 @@ TEST(PeerTest, AnotherModelIsRefusedAtTheFirstMessage) {
   const auto clock = base::MakeSystemClock();
   Hello other = Tiny().MakeHello();
   other.model.weights_digest = "another checkpoint";
-  auto prefill = PrefillEngine::Create(Tiny().model(), nullptr, other, *clock, {.context_tokens = 256});
+  auto prefill = PrefillEngine::Create(Tiny().model(), {}, other, *clock, {.context_tokens = 256});
   ASSERT_TRUE(prefill.ok());
   DirectDirectory directory(std::make_shared<DirectSource>(**prefill));
-  auto decode = DecodeEngine::Create(Tiny().model(), nullptr, Tiny().MakeHello(), &directory, *clock,
+  auto decode = DecodeEngine::Create(Tiny().model(), {}, Tiny().MakeHello(), &directory, *clock,
                                      {.context_tokens = 256, .cache_blocks = 8});
   ASSERT_TRUE(decode.ok());
   const auto one = Submit(**decode, GreedyCall({1, 2, 3}, ExactOnPrefill(), 1));

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
@@ -31,7 +32,7 @@ struct TrioOptions {
   PrefillEngineOptions prefill{.chunk_tokens = 64, .context_tokens = 512, .frame_bytes = 16 << 10};
   DecodeEngineOptions decode{.context_tokens = 512, .cache_blocks = 64, .piece_tokens = 48};
   DirectOptions transport;
-  const ridge::DeviceMaps* maps = nullptr;               // of both workers ...
+  std::vector<const ridge::DeviceMaps*> maps;            // of both workers ...
   bool prefill_has_maps = true, decode_has_maps = true;  // ... unless one goes without
 };
 
@@ -40,16 +41,15 @@ class Trio {
   explicit Trio(const TrioOptions& options = {}) : own_clock_(base::MakeSystemClock()) {
     const base::Clock& clock = options.clock != nullptr ? *options.clock : *own_clock_;
     const Hello hello = options.tiny->MakeHello();
-    auto prefill =
-        PrefillEngine::Create(options.tiny->model(), options.prefill_has_maps ? options.maps : nullptr, hello,
-                              clock, options.prefill);
+    const ridge::MapSets maps = options.maps, none;
+    auto prefill = PrefillEngine::Create(options.tiny->model(), options.prefill_has_maps ? maps : none, hello,
+                                         clock, options.prefill);
     if (!prefill.ok()) std::fprintf(stderr, "%s\n", prefill.status().ToString().c_str());
     prefill_ = *std::move(prefill);
     directory_ =
         std::make_unique<DirectDirectory>(std::make_shared<DirectSource>(*prefill_, options.transport));
-    auto decode =
-        DecodeEngine::Create(options.tiny->model(), options.decode_has_maps ? options.maps : nullptr, hello,
-                             directory_.get(), clock, options.decode);
+    auto decode = DecodeEngine::Create(options.tiny->model(), options.decode_has_maps ? maps : none, hello,
+                                       directory_.get(), clock, options.decode);
     if (!decode.ok()) std::fprintf(stderr, "%s\n", decode.status().ToString().c_str());
     decode_ = *std::move(decode);
   }

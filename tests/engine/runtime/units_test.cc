@@ -23,29 +23,34 @@ std::string ReasonOf(const absl::Status& status) {
 TEST(HelloTest, EveryDifferenceIsNamedWithBothValues) {
   Hello mine;
   mine.model = {"name", "llama", "30 layers", "tok-a", "weights-a"};
-  mine.maps_digest = "maps-a";
+  mine.maps = {{16, "maps-b"}, {18, "maps-a"}};
   mine.cache_layout = "bf16[64, 3, 64] x 30";
-  EXPECT_TRUE(CheckHello(mine, mine, true).ok());
+  EXPECT_TRUE(CheckHello(mine, mine, 18).ok());
 
-  const auto differs = [&](auto change, bool need_maps = true) {
+  const auto differs = [&](auto change, int split = 18) {
     Hello peer = mine;
     change(peer);
-    return CheckHello(mine, peer, need_maps);
+    return CheckHello(mine, peer, split);
   };
   EXPECT_TRUE(differs([](Hello& h) { h.model.name = "other"; }).ok()) << "names are for people";
   EXPECT_TRUE(differs([](Hello& h) { h.protocol_minor = 7; }).ok());
-  EXPECT_EQ(ReasonOf(differs([](Hello& h) { h.protocol_major = 1; })), "PEER_PROTOCOL")
-      << "normalises nothing";
+  EXPECT_EQ(ReasonOf(differs([](Hello& h) { h.protocol_major = 2; })), "PEER_PROTOCOL")
+      << "does not say which split its maps are of";
   EXPECT_EQ(ReasonOf(differs([](Hello& h) { h.model.arch = "qwen2"; })), "PEER_MODEL");
   EXPECT_EQ(ReasonOf(differs([](Hello& h) { h.model.dimensions = "24 layers"; })), "PEER_MODEL");
   EXPECT_EQ(ReasonOf(differs([](Hello& h) { h.model.weights_digest = "w"; })), "PEER_MODEL");
   EXPECT_EQ(ReasonOf(differs([](Hello& h) { h.model.tokenizer_digest = "t"; })), "PEER_TOKENIZER");
   EXPECT_EQ(ReasonOf(differs([](Hello& h) { h.cache_layout = "l"; })), "PEER_LAYOUT");
-  EXPECT_TRUE(differs([](Hello& h) { h.maps_digest = "m"; }, /*need_maps=*/false).ok());
-  const absl::Status maps = differs([](Hello& h) { h.maps_digest = ""; });
+  EXPECT_TRUE(differs([](Hello& h) { h.maps = {{18, "m"}}; }, /*split=*/0).ok());
+  EXPECT_TRUE(differs([](Hello& h) {
+                h.maps = {{18, "maps-a"}, {20, "m"}};
+              }).ok())
+      << "that split alone counts";
+  EXPECT_EQ(ReasonOf(differs([](Hello& h) { h.maps[1].digest = "m"; })), "PEER_MAPS");
+  const absl::Status maps = differs([](Hello& h) { h.maps.pop_back(); });
   EXPECT_EQ(maps.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(maps), "PEER_MAPS");
-  EXPECT_EQ(maps.message(), "the two workers differ in their map set: here maps-a, peer none");
+  EXPECT_EQ(maps.message(), "the two workers differ in their map set of split 18: here maps-a, peer none");
 }
 
 TEST(DecisionTest, RefusesWhatMeansNothing) {

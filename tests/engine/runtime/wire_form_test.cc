@@ -14,6 +14,10 @@ namespace {
 
 constexpr int kSplit = 2;
 
+std::vector<const ridge::DeviceMaps*> MapsOrNone(const ridge::DeviceMaps* maps) {
+  return maps == nullptr ? std::vector<const ridge::DeviceMaps*>() : std::vector{maps};
+}
+
 // A prompt's cache after its late pass: what a decode engine does, step by step.
 class CacheAfterPrompt {
  public:
@@ -23,7 +27,7 @@ class CacheAfterPrompt {
     options.cache_blocks = 8;
     options.piece_rows = piece_rows;
     options.decode_rows = 1;
-    pass_ = DecodePass::Create(Tiny().model(), maps, options).value();
+    pass_ = DecodePass::Create(Tiny().model(), MapsOrNone(maps), options).value();
   }
 
   // With `plan` the fill's own says nothing.
@@ -105,7 +109,8 @@ class WireFormTest : public testing::TestWithParam<MapKind> {
     options.chunk_tokens = 64;
     options.context_tokens = 384;
     options.frame_bytes = 3000;
-    return PrefillEngine::Create(Tiny().model(), maps, Tiny().MakeHello(), *clock_, options).value();
+    return PrefillEngine::Create(Tiny().model(), MapsOrNone(maps), Tiny().MakeHello(), *clock_, options)
+        .value();
   }
 
   std::unique_ptr<base::Clock> clock_ = base::MakeSystemClock();

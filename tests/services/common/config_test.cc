@@ -163,7 +163,7 @@ TEST(ConfigTest, ServeRefusesWhatItWouldNotLookAt) {
           .ok());
   const std::pair<const char*, const char*> kUnused[] = {
       {"prefill.listen", R"({"prefill": {"listen": {"drain_seconds": 3}}})"},
-      {"prefill.source", R"({"prefill": {"source": {"maps": "none"}}})"},
+      {"prefill.source", R"({"prefill": {"source": {"maps": ["none"]}}})"},
       {"prefill.backend", R"({"prefill": {"backend": {"threads": 2}}})"},
       {"prefill.context_tokens", R"({"prefill": {"context_tokens": 100}})"},
       {"prefill.lower_layers_only", R"({"prefill": {"lower_layers_only": true}})"},

@@ -9,12 +9,13 @@ TEST(ConvertTest, HelloAndDecisionSurvive) {
   runtime::Hello hello;
   hello.protocol_minor = 3;
   hello.model = {"n", "llama", "30 layers", "t", "w"};
-  hello.maps_digest = "m";
+  hello.maps = {{18, "m"}, {16, "n"}};
   hello.cache_layout = "bf16[64, 3, 64] x 30";
   const runtime::Hello again = FromProto(ToProto(hello));
   EXPECT_EQ(again.protocol_minor, 3);
   EXPECT_EQ(again.model.dimensions, "30 layers");
   EXPECT_EQ(again.model.weights_digest, "w");
+  EXPECT_EQ(again.maps, hello.maps);
   EXPECT_EQ(again.cache_layout, hello.cache_layout);
 
   ridge::FillDecision decision;

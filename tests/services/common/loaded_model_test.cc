@@ -26,8 +26,8 @@ class LoadedModelTest : public testing::Test {
   ~LoadedModelTest() override { std::filesystem::remove_all(folder_); }
 
  protected:
-  // Zeros for the tiny model, split 1.
-  void WriteMaps(bool folded, int mixture = 1, bool previous_row = false) {
+  // Zeros for the tiny model; split 1 is in folder_, others beside it.
+  void WriteMaps(bool folded, int mixture = 1, bool previous_row = false, int split = 1) {
     config::v1::ModelSourceConfig source;
     source.set_model(kTiny);
     const OpenedModel opened = OpenModel("", source).value();
@@ -37,26 +37,30 @@ class LoadedModelTest : public testing::Test {
     manifest.layers = config.layers;
     manifest.hidden = config.hidden;
     manifest.kv_width = config.kv_width();
-    manifest.split = 1;
+    manifest.split = split;
     manifest.folded = folded;
     manifest.mixture = mixture;
     manifest.previous_row = previous_row;
     const int64_t outputs = folded ? int64_t{2} * mixture * config.kv_width() : config.hidden;
     const int64_t inputs = ridge::MapInputs(manifest);
     std::vector<ridge::LayerMap> maps;
-    for (int layer = 2; layer < config.layers; ++layer) {
+    for (int layer = split + 1; layer < config.layers; ++layer) {
       maps.push_back({layer, std::vector<float>(outputs * inputs), std::vector<float>(outputs)});
     }
     ridge::Gate gate;
     if (mixture > 1)
       gate = {std::vector<float>(int64_t{mixture} * config.hidden), std::vector<float>(mixture)};
-    ASSERT_TRUE(ridge::SaveMapSet(folder_, manifest, maps, gate).ok());
+    ASSERT_TRUE(ridge::SaveMapSet(Folder(split), manifest, maps, gate).ok());
+  }
+  std::string Folder(int split) const {
+    return split == 1 ? folder_ : absl::StrCat(folder_, "/split-", split);
   }
 
-  absl::StatusOr<LoadedModel> Load(bool lower_layers_only) {
+  absl::StatusOr<LoadedModel> Load(bool lower_layers_only) { return LoadWith({folder_}, lower_layers_only); }
+  absl::StatusOr<LoadedModel> LoadWith(const std::vector<std::string>& maps, bool lower_layers_only) {
     LoadModelOptions options;
     options.source.set_model(kTiny);
-    options.source.set_maps(folder_);
+    *options.source.mutable_maps() = {maps.begin(), maps.end()};
     options.backend.set_kind("reference");
     options.lower_layers_only = lower_layers_only;
     options.for_decode = !lower_layers_only;
@@ -81,6 +85,26 @@ TEST_F(LoadedModelTest, LowerLayersAloneNeedFoldedMaps) {
   EXPECT_TRUE(all.ok()) << all.status();
 }
 
+TEST_F(LoadedModelTest, SeveralMapSetsAreOfDifferentSplits) {
+  WriteMaps(/*folded=*/true);
+  WriteMaps(/*folded=*/true, /*mixture=*/1, /*previous_row=*/false, /*split=*/2);
+  const auto both = LoadWith({Folder(2), Folder(1)}, /*lower_layers_only=*/true);
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->model->loaded_layers(), 3) << "up to the highest split";
+  EXPECT_EQ(ridge::SplitNames(both->map_sets()), "2, 1") << "the default one first";
+  ASSERT_EQ(both->hello.maps.size(), 2u);
+  EXPECT_EQ(both->hello.maps[1].split, 1);
+  EXPECT_EQ(both->hello.maps[1].digest, both->maps[1]->manifest().digest);
+
+  const absl::Status same = LoadWith({Folder(1), Folder(1)}, false).status();
+  EXPECT_EQ(ReasonOf(same), "MAPS_SAME_SPLIT");
+  EXPECT_THAT(std::string(same.message()), HasSubstr("split 1"));
+  for (const char* none : {"none", ""}) {
+    EXPECT_EQ(ReasonOf(LoadWith({Folder(1), none}, false).status()), "MAPS_NONE_AMONG_OTHERS");
+  }
+  EXPECT_TRUE(LoadWith({"none"}, false)->maps.empty());
+}
+
 // The check before a model is loaded against what the packed maps of the oracle, all f32, really take.
 TEST_F(LoadedModelTest, MapsAreCountedAsTheyArePacked) {
   struct Kind {
@@ -91,8 +115,8 @@ TEST_F(LoadedModelTest, MapsAreCountedAsTheyArePacked) {
                            Kind{true, true, 3}, Kind{false, false, 1}}) {
     WriteMaps(kind.folded, kind.mixture, kind.previous_row);
     const LoadedModel model = Load(/*lower_layers_only=*/false).value();
-    const double counted = 4.0 * static_cast<double>(MapParameters(model.map_set->manifest()));
-    EXPECT_NEAR(counted, static_cast<double>(model.maps->bytes()), 0.02 * counted)
+    const double counted = 4.0 * static_cast<double>(MapParameters(model.maps.front()->manifest()));
+    EXPECT_NEAR(counted, static_cast<double>(model.maps.front()->bytes()), 0.02 * counted)
         << kind.folded << " " << kind.mixture << " " << kind.previous_row;
   }
 }
@@ -100,7 +124,7 @@ TEST_F(LoadedModelTest, MapsAreCountedAsTheyArePacked) {
 TEST_F(LoadedModelTest, SetsBesideEachOtherAreCountedTogether) {
   WriteMaps(/*folded=*/true, /*mixture=*/3);
   const LoadedModel model = Load(/*lower_layers_only=*/false).value();
-  std::vector<ridge::MapSetManifest> sets(3, model.map_set->manifest());
+  std::vector<ridge::MapSetManifest> sets(3, model.maps.front()->manifest());
   sets[2].split = 2;
   const int64_t one = 4 * MapParameters(sets[0]), all = 2 * one + 4 * MapParameters(sets[2]);
   EXPECT_TRUE(CheckMapsFit(sets, *model.backend, all).ok());

@@ -15,7 +15,7 @@ using ridge::LatePassAt;
 using ridge::Mode;
 
 // SmolLM2's figures.
-const MapFacts kMaps = {18, 512, 64, 512}, kNoMaps = {};
+const std::vector<MapFacts> kMaps = {{18, 512, 64, 512, "d"}}, kNoMaps = {};
 const PrefillFacts kWithMaps = {30, 30, kMaps};
 const PrefillFacts kWithoutMaps = {30, 30, kNoMaps};
 const PrefillFacts kLowerOnly = {30, 18, kMaps};
@@ -127,7 +127,7 @@ TEST(SplitPolicyTest, ADecodeWorkerWithoutMapsTakesWireFormKv) {
 
 // Whoever fills has the maps: the prefill worker of wire form `hidden` needs none.
 TEST(SplitPolicyTest, InWireFormHiddenTheDecodeWorkersMapsWillDo) {
-  const MapFacts other = {20, 256, 64, 128};
+  const std::vector<MapFacts> other = {{20, 256, 64, 128, "o"}};
   PolicyOptions options;
   PromptFacts probe{Mode::kQuality, 8000, 8000};
   probe.selector = ridge::Selector::kProbe;
@@ -204,6 +204,53 @@ TEST(SplitPolicyTest, TheOperatorMayForbidFillingAndSetTheTail) {
   EXPECT_EQ(Must(options, {Mode::kSpeed, 8000, 8000}, kWithMaps).tail, 1024);
   options.tail = 8;
   EXPECT_EQ(Must(options, {Mode::kSpeed, 8000, 8000}, kWithMaps).tail, 64) << "the map set's least";
+}
+
+TEST(SplitPolicyTest, TheRequestOrTheOperatorChoosesTheSplit) {
+  const PrefillFacts two = {30, 30, {kMaps[0], {16, 256, 64, 512, "s"}}};
+  const auto split_of = [&](const PolicyOptions& options, Mode mode, int asked) {
+    PromptFacts prompt{mode, 8000, 8000};
+    prompt.split = asked;
+    const auto decision = Decide(options, prompt, two, two.maps);
+    EXPECT_TRUE(decision.ok()) << decision.status();
+    return decision->split;
+  };
+  PolicyOptions options;
+  for (Mode mode : {Mode::kAuto, Mode::kSpeed, Mode::kQuality}) {
+    EXPECT_EQ(split_of(options, mode, 0), 18) << "the default one";
+    EXPECT_EQ(split_of(options, mode, 16), 16);
+  }
+  options.quality_split = 16;
+  EXPECT_EQ(split_of(options, Mode::kQuality, 0), 16);
+  EXPECT_EQ(split_of(options, Mode::kQuality, 18), 18) << "the request comes first";
+  EXPECT_EQ(split_of(options, Mode::kSpeed, 0), 18);
+  EXPECT_EQ(Must(options, {Mode::kExact, 8000, 8000}, two).split, 18);
+  const auto quality = Decide(options, {Mode::kQuality, 8000, 8000}, two, kNoMaps);
+  EXPECT_EQ(quality->tail, 256) << "of that map set";
+}
+
+TEST(SplitPolicyTest, ASplitThatNobodyHasIsNamed) {
+  PromptFacts prompt{Mode::kSpeed, 8000, 8000};
+  prompt.split = 16;
+  const absl::Status refused = Decide({}, prompt, kWithMaps, kMaps).status();
+  EXPECT_EQ(ReasonOf(refused), "NO_MAPS");
+  EXPECT_EQ(
+      refused.message(),
+      "mode SPEED with split 16 needs a worker that fills with a map set of that split; there is one of 18");
+  prompt.mode = Mode::kAuto;
+  EXPECT_EQ(Must({}, prompt, kWithMaps).reason, "NO_MAPS") << "AUTO runs EXACT";
+  // The probe's own worker must have it, too.
+  PromptFacts probe{Mode::kQuality, 8000, 8000};
+  probe.selector = ridge::Selector::kProbe;
+  const std::vector<MapFacts> other = {{16, 256, 64, 512, "s"}};
+  EXPECT_EQ(ReasonOf(Decide({}, probe, kWithMaps, other).status()), "NO_MAPS");
+  probe.split = 16;
+  const auto on_decode = Decide({}, probe, kWithMaps, other);
+  ASSERT_TRUE(on_decode.ok()) << on_decode.status();
+  EXPECT_EQ(on_decode->split, 16);
+  EXPECT_EQ(on_decode->wire_form, ridge::WireForm::kHidden);
+  EXPECT_EQ(ReasonOf(Decide({}, probe, {30, 15, {}}, other).status()), "NO_MAPS")
+      << "the prefill worker does not hold the layers below it";
 }
 
 TEST(SplitPolicyTest, ExactRunsWhereItCan) {
@@ -326,10 +373,9 @@ TEST(PlacementTest, MapsCountBeforeLoadWhenTheyAreWanted) {
   EXPECT_FALSE(placement.Pick({}, MapsWanted::kRequired).ok());
   placement.Update(0, Serving(0));
   EXPECT_EQ(placement.Pick({}, MapsWanted::kRequired)->index(), 0) << "for Decide to say NO_MAPS";
-  EXPECT_EQ(placement.Example()->maps.split, 0);
+  EXPECT_TRUE(placement.Example()->maps.empty());
   WorkerReport with_maps = Serving(7);
   with_maps.maps = kMaps;
-  with_maps.maps_digest = "digest";
   placement.Update(1, with_maps);
   placement.Update(2, Serving(0));
   EXPECT_NE(placement.Pick({})->index(), 1);
@@ -337,7 +383,25 @@ TEST(PlacementTest, MapsCountBeforeLoadWhenTheyAreWanted) {
   EXPECT_EQ(placement.Pick({}, MapsWanted::kRequired)->index(), 1);
   EXPECT_NE(placement.Pick({1}, MapsWanted::kPreferred)->index(), 1) << "EXACT elsewhere";
   EXPECT_EQ(placement.Pick({1}, MapsWanted::kRequired)->index(), 1) << "nobody else can";
-  EXPECT_EQ(placement.Example()->maps.split, 18) << "SPEED is on offer";
+  EXPECT_EQ(placement.Example()->maps.front().split, 18) << "SPEED is on offer";
+}
+
+TEST(PlacementTest, MapsOfTheSplitCount) {
+  Placement placement("prefill", {"a:1", "b:1", "c:1"});
+  WorkerReport both = Serving(9), one = Serving(0);
+  both.maps = {kMaps[0], {16, 512, 64, 512, "s"}};
+  one.maps = kMaps;
+  placement.Update(0, one);
+  placement.Update(1, both);
+  placement.Update(2, Serving(0));
+  EXPECT_EQ(placement.Pick({}, MapsWanted::kRequired, 16)->index(), 1);
+  EXPECT_EQ(placement.Pick({}, MapsWanted::kPreferred, 16)->index(), 1);
+  EXPECT_EQ(placement.Pick({}, MapsWanted::kRequired, 18)->index(), 0);
+  EXPECT_EQ(placement.Pick({}, MapsWanted::kRequired)->index(), 0) << "any split";
+  EXPECT_NE(placement.Pick({}, MapsWanted::kRequired, 20)->index(), 1) << "for Decide to say NO_MAPS";
+  std::vector<int> splits;
+  for (const MapFacts& maps : placement.Maps()) splits.push_back(maps.split);
+  EXPECT_THAT(splits, testing::ElementsAre(18, 16));
 }
 
 TEST(PlacementTest, AvoidsWhoFailedUnlessThereIsNoOther) {

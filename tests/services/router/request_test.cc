@@ -80,6 +80,12 @@ TEST(CheckRequestTest, NamesTheFieldThatIsWrong) {
               r.mutable_selection()->set_selector(static_cast<v1::Selector>(9));
             }),
             "SELECTOR_UNKNOWN selection.selector");
+  EXPECT_EQ(Refusal([](auto& r) { r.set_split(0); }), "SPLIT_RANGE split");
+  EXPECT_EQ(Refusal([](auto& r) {
+              r.set_mode(v1::FILL_MODE_EXACT);
+              r.set_split(2);
+            }),
+            "SPLIT_FILLED_ONLY split");
   EXPECT_EQ(Refusal([](auto& r) { r.mutable_stop()->set_max_tokens(0); }),
             "MAX_TOKENS_RANGE stop.max_tokens");
   EXPECT_EQ(Refusal([](auto& r) { r.mutable_stop()->set_min_tokens(-1); }),

@@ -33,6 +33,15 @@ function(ridgefill_library)
   target_link_libraries(${target} ${scope} ${ARG_DEPS} Threads::Threads)
 endfunction()
 
+# Eigen knows only the instructions that it is compiled for. The CPU backend asks for these two at the least, and all
+# that use Eigen must agree on them: its templates are shared.
+function(ridgefill_uses_eigen target)
+  target_link_libraries(${target} PRIVATE Eigen3::Eigen)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    target_compile_options(${target} PRIVATE -mavx2 -mfma)
+  endif()
+endfunction()
+
 # ridgefill_program(NAME ridgefill-x SOURCES main.cc DEPS ...): a program under build/<preset>/bin; those of services/ are installed.
 function(ridgefill_program)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})

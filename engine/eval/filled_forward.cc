@@ -209,18 +209,6 @@ TensorView FilledForward::Rows(int64_t begin, int64_t end) const {
   return late_.view().Rows(first, end - begin);
 }
 
-absl::StatusOr<kernels::Tensor> FilledForward::CopyRows(int64_t begin, int64_t end) {
-  const TensorView from = Rows(begin, end);
-  RF_ASSIGN_OR_RETURN(kernels::Tensor out,
-                      pass_->backend().Allocate(DType::kF32, {from.dim(0), from.dim(1)}));
-  for (int64_t row = 0; row < from.dim(0); row += chunk_rows_) {
-    const int64_t count = std::min(chunk_rows_, from.dim(0) - row);
-    RF_RETURN_IF_ERROR(
-        pass_->Gather(from, runtime::Positions(row, row + count), out.view().Rows(row, count)));
-  }
-  return out;
-}
-
 absl::Span<const int32_t> FilledForward::TokensAfter(int64_t begin, int64_t end) const {
   RF_CHECK(begin < end && end < static_cast<int64_t>(ids_.size()));
   return absl::MakeConstSpan(ids_).subspan(begin + 1, end - begin);

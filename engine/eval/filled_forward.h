@@ -60,9 +60,8 @@ class FilledForward {
   absl::Status WriteKv(int layer, absl::Span<const char> bytes);
 
   // After Late, rows of its plan's exact set that lie side by side, as they left the last layer: f32 [end -
-  // begin, d]. The view holds until the next Late; a copy stays.
+  // begin, d]. The view holds until the next Late.
   kernels::TensorView Rows(int64_t begin, int64_t end) const;
-  absl::StatusOr<kernels::Tensor> CopyRows(int64_t begin, int64_t end);
   // The tokens that follow rows [begin, end): ids[begin + 1], ..., ids[end].
   absl::Span<const int32_t> TokensAfter(int64_t begin, int64_t end) const;
   Scorer& scorer() { return *scorer_; }

@@ -1,7 +1,9 @@
 #include "engine/eval/scorer.h"
 
+#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
+#include <thread>
 
 #include "engine/base/check.h"
 #include "engine/base/status.h"
@@ -13,24 +15,36 @@ using kernels::TensorView;
 
 constexpr int64_t kLogitRows = 64;  // rows whose logits are held at once, at most
 
-struct Softmax {
-  double log_sum = 0;  // log of the sum of exponentials
-  int64_t best = 0;
-};
+using Floats = Eigen::Map<const Eigen::ArrayXf>;
+constexpr Eigen::Index kBlock = 1024;  // summed in f32
+
+template <typename F>
+double SumOfBlocks(Eigen::Index count, F f) {
+  double sum = 0;
+  for (Eigen::Index at = 0; at < count; at += kBlock) {
+    sum += static_cast<double>(f(at, std::min(kBlock, count - at)));
+  }
+  return sum;
+}
 
 Softmax SoftmaxOf(absl::Span<const float> logits) {
+  const Floats row(logits.data(), static_cast<Eigen::Index>(logits.size()));
   const auto top = std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (float logit : logits) sum += std::exp(logit - *top);
+  const double sum = SumOfBlocks(row.size(), [&](Eigen::Index at, Eigen::Index count) {
+    return (row.segment(at, count) - *top).exp().sum();
+  });
   return {std::log(sum) + *top, top - logits.begin()};
 }
 
 // KL(p || q), of p and q the softmax of two rows of logits.
 double Kl(absl::Span<const float> p, const Softmax& p_softmax, absl::Span<const float> q,
           const Softmax& q_softmax) {
+  const Floats p_row(p.data(), static_cast<Eigen::Index>(p.size())), q_row(q.data(), p_row.size());
   const float p_log_sum = static_cast<float>(p_softmax.log_sum);
-  double sum = 0;
-  for (size_t i = 0; i < p.size(); ++i) sum += std::exp(p[i] - p_log_sum) * (p[i] - q[i]);
+  const double sum = SumOfBlocks(p_row.size(), [&](Eigen::Index at, Eigen::Index count) {
+    const auto p_part = p_row.segment(at, count);
+    return ((p_part - p_log_sum).exp() * (p_part - q_row.segment(at, count))).sum();
+  });
   // The rest of log p - log q is the same for all tokens. Rounding may leave a trace below zero.
   return std::max(0.0, sum - (p_softmax.log_sum - q_softmax.log_sum));
 }
@@ -52,42 +66,69 @@ absl::StatusOr<std::vector<float>> Scorer::Logits(const TensorView& hidden) {
   return pass_.Floats(logits);
 }
 
-absl::StatusOr<std::vector<TokenScore>> Scorer::Score(const TensorView& hidden,
-                                                      absl::Span<const int32_t> tokens) {
-  const int64_t rows = static_cast<int64_t>(tokens.size()), vocab = pass_.model().config().vocab;
-  RF_CHECK(hidden.dim(0) == rows);
-  std::vector<TokenScore> out;
-  out.reserve(rows);
+absl::Status Scorer::ForRows(const TensorView& hidden,
+                             absl::FunctionRef<void(int64_t, absl::Span<const float>)> row) {
+  const int64_t rows = hidden.dim(0), vocab = pass_.model().config().vocab;
+  const int64_t threads = std::max(1, pass_.backend().capabilities().threads);
   for (int64_t begin = 0; begin < rows; begin += logits_.view().dim(0)) {
     const int64_t count = std::min(logits_.view().dim(0), rows - begin);
     RF_ASSIGN_OR_RETURN(const std::vector<float> values, Logits(hidden.Rows(begin, count)));
-    for (int64_t i = 0; i < count; ++i) {
-      const auto row = absl::MakeConstSpan(values).subspan(i * vocab, vocab);
-      const Softmax softmax = SoftmaxOf(row);
-      const int32_t token = tokens[begin + i];
-      out.push_back({softmax.log_sum - row[token], softmax.best == token});
-    }
+    const auto part = [&](int64_t thread) {
+      for (int64_t i = thread; i < count; i += threads)
+        row(begin + i, absl::MakeConstSpan(values).subspan(i * vocab, vocab));
+    };
+    std::vector<std::thread> others;
+    for (int64_t thread = 1; thread < std::min(threads, count); ++thread) others.emplace_back(part, thread);
+    part(0);
+    for (std::thread& other : others) other.join();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TokenScore>> Scorer::Score(const TensorView& hidden,
+                                                      absl::Span<const int32_t> tokens) {
+  RF_CHECK(hidden.dim(0) == static_cast<int64_t>(tokens.size()));
+  std::vector<TokenScore> out(tokens.size());
+  RF_RETURN_IF_ERROR(ForRows(hidden, [&](int64_t i, absl::Span<const float> logits) {
+    const Softmax softmax = SoftmaxOf(logits);
+    out[i] = {softmax.log_sum - logits[tokens[i]], softmax.best == tokens[i]};
+  }));
+  return out;
+}
+
+std::vector<TokenScore> Scorer::Score(const KeptLogits& kept, absl::Span<const int32_t> tokens) {
+  RF_CHECK(kept.rows() == static_cast<int64_t>(tokens.size()));
+  std::vector<TokenScore> out;
+  out.reserve(tokens.size());
+  for (int64_t i = 0; i < kept.rows(); ++i) {
+    const Softmax& softmax = kept.softmax[i];
+    out.push_back({softmax.log_sum - kept.Row(i)[tokens[i]], softmax.best == tokens[i]});
   }
   return out;
 }
 
-absl::StatusOr<std::vector<PairScore>> Scorer::Compare(const TensorView& exact, const TensorView& filled,
+absl::StatusOr<KeptLogits> Scorer::Keep(const TensorView& hidden) {
+  KeptLogits kept;
+  kept.vocab = pass_.model().config().vocab;
+  kept.softmax.resize(hidden.dim(0));
+  kept.logits.resize(hidden.dim(0) * kept.vocab);
+  RF_RETURN_IF_ERROR(ForRows(hidden, [&](int64_t i, absl::Span<const float> logits) {
+    kept.softmax[i] = SoftmaxOf(logits);
+    std::copy(logits.begin(), logits.end(), kept.logits.begin() + i * kept.vocab);
+  }));
+  return kept;
+}
+
+absl::StatusOr<std::vector<PairScore>> Scorer::Compare(const KeptLogits& exact, int64_t begin,
+                                                       const TensorView& filled,
                                                        absl::Span<const int32_t> tokens) {
-  const int64_t rows = static_cast<int64_t>(tokens.size()), vocab = pass_.model().config().vocab;
-  RF_CHECK(exact.dim(0) == rows && filled.dim(0) == rows);
-  std::vector<PairScore> out;
-  out.reserve(rows);
-  for (int64_t begin = 0; begin < rows; begin += logits_.view().dim(0)) {
-    const int64_t count = std::min(logits_.view().dim(0), rows - begin);
-    RF_ASSIGN_OR_RETURN(const std::vector<float> all_p, Logits(exact.Rows(begin, count)));
-    RF_ASSIGN_OR_RETURN(const std::vector<float> all_q, Logits(filled.Rows(begin, count)));
-    for (int64_t i = 0; i < count; ++i) {
-      const auto p = absl::MakeConstSpan(all_p).subspan(i * vocab, vocab);
-      const auto q = absl::MakeConstSpan(all_q).subspan(i * vocab, vocab);
-      const Softmax of_p = SoftmaxOf(p), of_q = SoftmaxOf(q);
-      out.push_back({of_q.log_sum - q[tokens[begin + i]], Kl(p, of_p, q, of_q), of_p.best == of_q.best});
-    }
-  }
+  const int64_t rows = static_cast<int64_t>(tokens.size());
+  RF_CHECK(begin >= 0 && begin + rows <= exact.rows() && filled.dim(0) == rows);
+  std::vector<PairScore> out(rows);
+  RF_RETURN_IF_ERROR(ForRows(filled, [&](int64_t i, absl::Span<const float> q) {
+    const Softmax &of_p = exact.softmax[begin + i], of_q = SoftmaxOf(q);
+    out[i] = {of_q.log_sum - q[tokens[i]], Kl(exact.Row(begin + i), of_p, q, of_q), of_p.best == of_q.best};
+  }));
   return out;
 }
 

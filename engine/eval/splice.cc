@@ -45,7 +45,7 @@ class Splicer {
     RF_RETURN_IF_ERROR(subject_.Lower(ids, shape_.prompt_tokens));
     RF_RETURN_IF_ERROR(subject_.RunExact());
     RF_ASSIGN_OR_RETURN(exact_nll_, forward_.NextTokenNll(begin(), end()));
-    RF_ASSIGN_OR_RETURN(exact_rows_, forward_.CopyRows(begin(), end()));
+    RF_ASSIGN_OR_RETURN(exact_logits_, forward_.scorer().Keep(forward_.Rows(begin(), end())));
     RF_ASSIGN_OR_RETURN(exact_, ReadLayers());
     RF_RETURN_IF_ERROR(subject_.RunFilled(variant_, shape_));
     plan_ = subject_.plan();
@@ -62,7 +62,7 @@ class Splicer {
     }
     RF_RETURN_IF_ERROR(forward_.LateOverCache(plan_));
     RF_ASSIGN_OR_RETURN(const auto scores,
-                        forward_.scorer().Compare(exact_rows_.view(), forward_.Rows(begin(), end()),
+                        forward_.scorer().Compare(exact_logits_, 0, forward_.Rows(begin(), end()),
                                                   forward_.TokensAfter(begin(), end())));
     const int64_t boundary = shape_.tail - 1;  // the last prompt row predicts the continuation
     return std::vector<Loss>{LossOf(scores, 0, boundary), LossOf(scores, boundary, end() - begin())};
@@ -103,7 +103,7 @@ class Splicer {
   const int first_layer_, end_layer_;
   ridge::FillPlan plan_;
   std::vector<double> exact_nll_;
-  kernels::Tensor exact_rows_;
+  KeptLogits exact_logits_;
   std::vector<Bytes> exact_, filled_;  // by layer from first_layer_ on
 };
 

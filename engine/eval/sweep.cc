@@ -151,9 +151,8 @@ absl::StatusOr<Record> SweepMeasure::DocumentValues(Subject& subject, const std:
   const int64_t first = prompt_tokens() - longest, end = tokens_ - 1;  // of the scored rows
   RF_RETURN_IF_ERROR(subject.Lower(ids, prompt_tokens()));
   RF_RETURN_IF_ERROR(subject.RunExact());
-  RF_ASSIGN_OR_RETURN(const kernels::Tensor exact, forward.CopyRows(first, end));
-  RF_ASSIGN_OR_RETURN(const auto exact_scores,
-                      forward.scorer().Score(exact.view(), forward.TokensAfter(first, end)));
+  RF_ASSIGN_OR_RETURN(const KeptLogits exact, forward.scorer().Keep(forward.Rows(first, end)));
+  const auto exact_scores = Scorer::Score(exact, forward.TokensAfter(first, end));
   Record out = {{"exact", Record::array()}, {"points", Record::array()}};
   for (const int64_t tail : options_.tails) {
     Record nll = Record::object();
@@ -164,16 +163,15 @@ absl::StatusOr<Record> SweepMeasure::DocumentValues(Subject& subject, const std:
   }
   for (const Point& point : points_) {
     const int64_t skip = longest - options_.tails[point.tail];
-    RF_ASSIGN_OR_RETURN(Record values,
-                        PointValues(subject, point, exact.view().Rows(skip, end - first - skip),
-                                    absl::MakeConstSpan(exact_scores).subspan(skip)));
+    RF_ASSIGN_OR_RETURN(Record values, PointValues(subject, point, exact, skip,
+                                                   absl::MakeConstSpan(exact_scores).subspan(skip)));
     out["points"].push_back(std::move(values));
   }
   return out;
 }
 
 absl::StatusOr<Record> SweepMeasure::PointValues(Subject& subject, const Point& point,
-                                                 const kernels::TensorView& exact,
+                                                 const KeptLogits& exact, int64_t skip,
                                                  absl::Span<const TokenScore> exact_scores) const {
   FilledForward& forward = subject.forward();
   const Shape shape = ShapeOf(point.tail);
@@ -181,7 +179,7 @@ absl::StatusOr<Record> SweepMeasure::PointValues(Subject& subject, const Point& 
   RF_RETURN_IF_ERROR(subject.RunFilled(VariantOf(point), shape));
   RF_ASSIGN_OR_RETURN(
       const std::vector<PairScore> pairs,
-      forward.scorer().Compare(exact, forward.Rows(begin, end), forward.TokensAfter(begin, end)));
+      forward.scorer().Compare(exact, skip, forward.Rows(begin, end), forward.TokensAfter(begin, end)));
   const ridge::FillPlan plan = subject.plan();
   Record out = {{"outliers", plan.outliers.size()},
                 {"selected", plan.selected.size()},

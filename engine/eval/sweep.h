@@ -64,8 +64,8 @@ class SweepMeasure : public Measure {
   Variant VariantOf(const Point& point) const;
   absl::StatusOr<Record> DocumentValues(Subject& subject, const std::vector<int32_t>& ids) const;
   // `exact`: the scored rows of this tail, f32 [rows, d].
-  absl::StatusOr<Record> PointValues(Subject& subject, const Point& point, const kernels::TensorView& exact,
-                                     absl::Span<const TokenScore> exact_scores) const;
+  absl::StatusOr<Record> PointValues(Subject& subject, const Point& point, const KeptLogits& exact,
+                                     int64_t skip, absl::Span<const TokenScore> exact_scores) const;
   absl::StatusOr<Record> Times(Subject& subject, int split) const;
   absl::StatusOr<double> Milliseconds(Subject& subject, const Point* point) const;
   Record MakeRecord(absl::Span<const Record> values, size_t index, size_t window_index) const;

@@ -104,14 +104,12 @@ absl::StatusOr<Record> TextMeasure::Values(Subject& subject, int64_t item) const
   const int64_t end = tokens_ - 1;  // of the scored rows
   RF_RETURN_IF_ERROR(subject.Lower(ids, tokens_ - options_.continuation));
   RF_RETURN_IF_ERROR(subject.RunExact());
-  RF_ASSIGN_OR_RETURN(const kernels::Tensor exact, forward.CopyRows(first, end));
-  RF_ASSIGN_OR_RETURN(const auto scores,
-                      forward.scorer().Score(exact.view(), forward.TokensAfter(first, end)));
+  RF_ASSIGN_OR_RETURN(const KeptLogits exact, forward.scorer().Keep(forward.Rows(first, end)));
+  const auto scores = Scorer::Score(exact, forward.TokensAfter(first, end));
   Record out = {{"exact", NllValues(scores)}, {"tails", Record::array()}};
   for (int64_t tail : options_.tails) {
     const int64_t begin = ShapeOf(tail).tail_begin();
-    RF_ASSIGN_OR_RETURN(Record runs,
-                        FilledValues(subject, exact.view().Rows(begin - first, end - begin), ShapeOf(tail)));
+    RF_ASSIGN_OR_RETURN(Record runs, FilledValues(subject, exact, begin - first, ShapeOf(tail)));
     out["tails"].push_back(Record::object());
     out["tails"].back()["runs"] = std::move(runs);
   }
@@ -123,15 +121,15 @@ absl::StatusOr<Record> TextMeasure::Values(Subject& subject, int64_t item) const
   return out;
 }
 
-// One object for each variant; `exact`: the scored rows of the exact run.
-absl::StatusOr<Record> TextMeasure::FilledValues(Subject& subject, const kernels::TensorView& exact,
+// One object for each variant; `exact`: logits of the exact run, those of the scored rows from `skip` on.
+absl::StatusOr<Record> TextMeasure::FilledValues(Subject& subject, const KeptLogits& exact, int64_t skip,
                                                  const Shape& shape) const {
   FilledForward& forward = subject.forward();
   const int64_t begin = shape.tail_begin(), end = tokens_ - 1;
   Record runs = Record::array();
   for (const Variant& variant : options_.variants) {
     RF_RETURN_IF_ERROR(subject.RunFilled(variant, shape));
-    RF_ASSIGN_OR_RETURN(const auto pairs, forward.scorer().Compare(exact, forward.Rows(begin, end),
+    RF_ASSIGN_OR_RETURN(const auto pairs, forward.scorer().Compare(exact, skip, forward.Rows(begin, end),
                                                                    forward.TokensAfter(begin, end)));
     runs.push_back(RunValues(subject.plan(), pairs));
   }

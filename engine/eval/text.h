@@ -52,7 +52,7 @@ class TextMeasure : public Measure {
  private:
   TextMeasure(std::vector<std::vector<int32_t>> documents, const TextOptions& options)
       : documents_(std::move(documents)), options_(options), tokens_(documents_.front().size()) {}
-  absl::StatusOr<Record> FilledValues(Subject& subject, const kernels::TensorView& exact,
+  absl::StatusOr<Record> FilledValues(Subject& subject, const KeptLogits& exact, int64_t skip,
                                       const Shape& shape) const;
   Shape ShapeOf(int64_t tail) const { return {tokens_ - options_.continuation, tail}; }
 

@@ -194,13 +194,13 @@ class NegativeControlTest : public testing::Test {
     const int64_t begin = kTokens - kTail, end = kTokens - 1;
     RF_RETURN_IF_ERROR(forward.Lower(ids));
     RF_RETURN_IF_ERROR(forward.Late(ridge::MakeFillPlan({}, kTokens, {}, {}), nullptr));
-    RF_ASSIGN_OR_RETURN(const kernels::Tensor exact, forward.CopyRows(begin, end));
+    RF_ASSIGN_OR_RETURN(const KeptLogits exact, forward.scorer().Keep(forward.Rows(begin, end)));
     RF_ASSIGN_OR_RETURN(const std::vector<double> exact_nll, forward.NextTokenNll(begin, end));
     RF_ASSIGN_OR_RETURN(const auto exact_keys, Keys(forward));
     const ridge::FillPlan plan = Plan(forward);
     for (const auto& [name, run] : shared_->cases) {
       RF_RETURN_IF_ERROR(run(forward, plan));
-      RF_ASSIGN_OR_RETURN(const auto scores, forward.scorer().Compare(exact.view(), forward.Rows(begin, end),
+      RF_ASSIGN_OR_RETURN(const auto scores, forward.scorer().Compare(exact, 0, forward.Rows(begin, end),
                                                                       forward.TokensAfter(begin, end)));
       RF_ASSIGN_OR_RETURN(const auto keys, Keys(forward));
       Figures& figures = shared_->figures[name];

@@ -1,5 +1,6 @@
 #include "kernels/cpu/isa.h"
 
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,12 +23,18 @@ bool HasAvx512() {
 }
 bool HasAvx512Bf16() { return HasAvx512() && __builtin_cpu_supports("avx512bf16"); }
 
-// Tiles must be asked for, once a process; later threads have them as well.
+// Not every compiler knows them by name.
+bool CpuHasAmxBf16() {
+  constexpr unsigned kLeaf = 7, kTile = 1u << 24, kBf16 = 1u << 22;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(kLeaf, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kTile) != 0 && (edx & kBf16) != 0;
+}
+
+// The kernel gives tiles to a process that asks for them; later threads have them as well.
 bool HasAmxBf16() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  static const bool has = HasAvx512Bf16() && __builtin_cpu_supports("amx-tile") &&
-                          __builtin_cpu_supports("amx-bf16") &&
-                          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  static const bool has =
+      HasAvx512Bf16() && CpuHasAmxBf16() && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   return has;
 }
 

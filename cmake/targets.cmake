@@ -33,12 +33,12 @@ function(ridgefill_library)
   target_link_libraries(${target} ${scope} ${ARG_DEPS} Threads::Threads)
 endfunction()
 
-# Eigen knows only the instructions that it is compiled for. The CPU backend asks for these two at the least, and all
-# that use Eigen must agree on them: its templates are shared.
+# ridgefill_uses_eigen(TARGET SOURCE...): Eigen knows only the instructions that it is compiled for. The CPU backend asks
+# for these two at the least, and all that use Eigen must agree on them: its templates are shared.
 function(ridgefill_uses_eigen target)
   target_link_libraries(${target} PRIVATE Eigen3::Eigen)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    target_compile_options(${target} PRIVATE -mavx2 -mfma)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma")
   endif()
 endfunction()
 

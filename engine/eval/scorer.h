@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/eval/softmax.h"
 #include "engine/runtime/sequence_pass.h"
 
 namespace ridgefill::eval {
@@ -25,11 +26,6 @@ struct PairScore {
   double nll = 0;      // of the filled run
   double kl = 0;       // KL(exact || filled)
   bool agree = false;  // both runs have the same most likely token
-};
-
-struct Softmax {
-  double log_sum = 0;  // log of the sum of exponentials
-  int64_t best = 0;    // ties: the lowest id
 };
 
 // The exact run's logits of some rows, on the host.

@@ -44,8 +44,8 @@ class Splicer {
   absl::Status Begin(const std::vector<int32_t>& ids) {
     RF_RETURN_IF_ERROR(subject_.Lower(ids, shape_.prompt_tokens));
     RF_RETURN_IF_ERROR(subject_.RunExact());
-    RF_ASSIGN_OR_RETURN(exact_nll_, forward_.NextTokenNll(begin(), end()));
     RF_ASSIGN_OR_RETURN(exact_logits_, forward_.scorer().Keep(forward_.Rows(begin(), end())));
+    exact_scores_ = Scorer::Score(exact_logits_, forward_.TokensAfter(begin(), end()));
     RF_ASSIGN_OR_RETURN(exact_, ReadLayers());
     RF_RETURN_IF_ERROR(subject_.RunFilled(variant_, shape_));
     plan_ = subject_.plan();
@@ -85,7 +85,7 @@ class Splicer {
   Loss LossOf(const std::vector<PairScore>& scores, int64_t first, int64_t last) const {
     Loss out;
     for (int64_t i = first; i < last; ++i) {
-      out.dnll += (scores[i].nll - exact_nll_[i]) / static_cast<double>(last - first);
+      out.dnll += (scores[i].nll - exact_scores_[i].nll) / static_cast<double>(last - first);
       out.kl += scores[i].kl / static_cast<double>(last - first);
     }
     return out;
@@ -102,7 +102,7 @@ class Splicer {
   const int64_t tokens_;
   const int first_layer_, end_layer_;
   ridge::FillPlan plan_;
-  std::vector<double> exact_nll_;
+  std::vector<TokenScore> exact_scores_;
   KeptLogits exact_logits_;
   std::vector<Bytes> exact_, filled_;  // by layer from first_layer_ on
 };
@@ -142,7 +142,7 @@ double SpliceMeasure::Work(const Subject& subject, int64_t) const {
   const int layers = subject.model().config().layers - subject.manifest().split - 1;
   const double cells = static_cast<double>(std::size(kHalves)) * (1 + layers);
   const double scored = static_cast<double>(options_.tail + options_.continuation);
-  return static_cast<double>(tokens_) * (1 + kFillWork) + cells * scored * (kLateWork + 2 * kHeadWork);
+  return static_cast<double>(tokens_) * (1 + kFillWork) + cells * scored * (kLateWork + kHeadWork);
 }
 
 absl::StatusOr<Record> SpliceMeasure::Values(Subject& subject, int64_t item) const {

@@ -118,7 +118,7 @@ double SweepMeasure::Work(const Subject& subject, int64_t item) const {
   double late = 0;  // of all points of a split
   for (const int64_t tail : options_.tails) {
     const double scored = static_cast<double>(IsDocument(item) ? tail + options_.continuation : tail);
-    const double row_work = IsDocument(item) ? kLateWork + 2 * kHeadWork : kLateWork;
+    const double row_work = IsDocument(item) ? kLateWork + kHeadWork : kLateWork;
     late += static_cast<double>(options_.variants.size()) * (rows * kFillWork + scored * row_work);
   }
   if (IsDocument(item)) return rows + late * static_cast<double>(splits_.size());

@@ -63,7 +63,7 @@ class SweepMeasure : public Measure {
   Shape ShapeOf(size_t tail) const { return {prompt_tokens(), options_.tails[tail]}; }
   Variant VariantOf(const Point& point) const;
   absl::StatusOr<Record> DocumentValues(Subject& subject, const std::vector<int32_t>& ids) const;
-  // `exact`: the scored rows of this tail, f32 [rows, d].
+  // `exact` is of the longest tail's scored rows; those of this tail begin at `skip`.
   absl::StatusOr<Record> PointValues(Subject& subject, const Point& point, const KeptLogits& exact,
                                      int64_t skip, absl::Span<const TokenScore> exact_scores) const;
   absl::StatusOr<Record> Times(Subject& subject, int split) const;

@@ -92,7 +92,7 @@ double TextMeasure::Work(const Subject&, int64_t) const {
     const double scored = static_cast<double>(tail + options_.continuation);
     out += scored * (1 + kHeadWork) +  // the prompt without its bulk
            static_cast<double>(options_.variants.size()) *
-               (static_cast<double>(tokens_) * kFillWork + scored * (kLateWork + 2 * kHeadWork));
+               (static_cast<double>(tokens_) * kFillWork + scored * (kLateWork + kHeadWork));
   }
   return out;
 }

@@ -1,7 +1,7 @@
 // What each cached token receives from some rows' attention, in two passes over the blocks of K: the softmax
 // of every row, then the probabilities column by column. Included by kernels-inl.h only.
 //
-// A score is one chain over ascending depth, so both passes see the same scores; a row's softmax is
+// A score does not depend on the rows beside it, so both passes see the same scores; a row's softmax is
 // attention's own, and a column's sum is one chain over ascending query rows.
 
 namespace ridgefill::kernels::cpu::RF_ISA {

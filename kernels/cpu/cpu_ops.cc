@@ -9,6 +9,8 @@
 namespace ridgefill::kernels::cpu {
 namespace {
 
+constexpr int64_t kF32TileRows = 6;  // kTileRows of gemm-inl.h
+
 bool IsBf16(const TensorView& t) { return t.dtype == DType::kBF16; }
 
 char* Row(const TensorView& t, int64_t row) {
@@ -118,7 +120,7 @@ absl::Status CpuBackend::DoLinear(Stream&, const LinearArgs& a) {
 
 absl::Status CpuBackend::DoGram(Stream&, const GramArgs& a) {
   const int64_t depth = a.x.dim(0), m = a.x.dim(1), n = a.y.dim(1), panels = (n + kPanel - 1) / kPanel;
-  const int64_t per_task = RowsPerTask(m, panels, capabilities_.threads, 6),
+  const int64_t per_task = RowsPerTask(m, panels, capabilities_.threads, kF32TileRows),
                 pieces = (m + per_task - 1) / per_task;
   RunGemm(panels * pieces, per_task, [&](int64_t i) {
     const int64_t row = i % pieces * per_task, column = i / pieces * kPanel;

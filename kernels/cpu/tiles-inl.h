@@ -4,8 +4,9 @@
 //
 // A sum takes depth in groups of 32: within a group even and odd values are chains of their own from zero,
 // which are added to each other and then to the sum. That is what TDPBF16PS computes (checked on the machine:
-// the emulation has its bits), and it does not depend on the tile that a row falls into. Depth short of a
-// group is filled up with zeros, which add nothing.
+// the emulation has its bits but for subnormals, which the instruction takes for zero), and it does not
+// depend on the tile that a row falls into. Depth short of a group is filled up with zeros, which add
+// nothing.
 
 namespace ridgefill::kernels::cpu::RF_ISA {
 
@@ -38,7 +39,8 @@ HWY_INLINE void ShapeTiles(int rows) {
     c.row_bytes[i] = 64;
     c.rows[i] = tile_rows[i];
   }
-  _tile_loadconfig(&c);
+  // GCC 12's intrinsic says that it reads 8 of the 64 bytes.
+  __asm__ volatile("ldtilecfg %0" : : "m"(c));
 }
 HWY_INLINE void ReleaseTiles() {
   if (tile_rows_set == 0) return;
@@ -46,9 +48,11 @@ HWY_INLINE void ReleaseTiles() {
   _tile_release();
 }
 
-// Sums of up to 32 rows and 16 or 32 columns over whole groups; kLower: more than 16 rows.
+// Sums of up to 32 rows and 16 or 32 columns over whole groups; kLower: more than 16 rows. Never inlined:
+// loads of tiles do not tell the compiler what they read, so all that was stored before must be in memory.
 template <bool kLower, bool kWide, bool kFromZero>
 HWY_NOINLINE void TileMicro(const Operands& o) {
+  __asm__ volatile("" : : : "memory");
   const size_t x_bytes = o.x_row * 4, panel_bytes = o.panel_row * 4, sums_bytes = o.sums_row * 4;
   float* lower_sums = o.sums + kSide * o.sums_row;
   if (kFromZero) {

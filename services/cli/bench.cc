@@ -74,6 +74,7 @@ void AddBenchFlags(CLI::App& command, BenchFlags& flags) {
   command
       .add_option("--split", flags.split,
                   "Of the filled modes, one of the map sets' (default: the server's, or the first set's)")
+      ->check(CLI::PositiveNumber)
       ->type_name("S");
   command.add_option("--selector", flags.selector, "Of QUALITY: attention, probe, random, rarity or none")
       ->capture_default_str()

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/str_split.h"
 #include "engine/base/status.h"
 #include "services/common/config.h"
 
@@ -101,13 +102,15 @@ template <typename Config>
 void ConfigFlags<Config>::AddOwn() {
   if constexpr (kHas<Config, PrefillConfig> || kHas<Config, DecodeConfig>) {
     group_ = "Model";
-    Add<std::vector<std::string>>("--maps", "FOLDER,...",
-                                  "Map sets of different splits, the default one first; default: "
-                                  "$RIDGEFILL_HOME/maps/<model name> if there "
-                                  "is one; `none`: no maps",
-                                  [](Config& c, const std::vector<std::string>& v) {
-                                    *Source(c).mutable_maps() = {v.begin(), v.end()};
-                                  });
+    // One text, so that a later flag replaces an earlier one.
+    Add<std::string>(
+        "--maps", "FOLDER,...",
+        "Map sets of different splits, the default one first; default: $RIDGEFILL_HOME/maps/<model "
+        "name> if there is one; `none`: no maps",
+        [](Config& c, const std::string& v) {
+          const std::vector<std::string> maps = absl::StrSplit(v, ',');
+          *Source(c).mutable_maps() = {maps.begin(), maps.end()};
+        });
     group_ = "Capacity";
     Add<std::string>("--backend", "KIND", "cpu (default), cuda or reference",
                      [](Config& c, const std::string& v) { c.mutable_backend()->set_kind(v); });

@@ -58,9 +58,8 @@ struct LoadedModel {
 absl::StatusOr<std::unique_ptr<ridge::MapSet>> LoadMapSet(const std::string& home, const std::string& name,
                                                           const base::ModelIdentity& model);
 
-// MODEL_NOT_FOUND, MAPS_NOT_FOUND, MAPS_SAME_SPLIT, NO_MAPS, MAPS_UNFOLDED, MODEL_DOES_NOT_FIT, and what the
-// loaders refuse.
-// Logs one line with what was loaded.
+// MODEL_NOT_FOUND, MAPS_NOT_FOUND, MAPS_SAME_SPLIT, MAPS_NONE_AMONG_OTHERS, NO_MAPS, MAPS_UNFOLDED,
+// MODEL_DOES_NOT_FIT, and what the loaders refuse. Logs one line with what was loaded.
 absl::StatusOr<LoadedModel> LoadModel(const LoadModelOptions& options);
 
 absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const config::v1::BackendConfig& config);

@@ -31,7 +31,7 @@ absl::StatusOr<Placement::Lease> Placement::Pick(absl::Span<const int> avoid, Ma
   absl::MutexLock lock(&mutex_);
   const int count = static_cast<int>(states_.size());
   int best = -1;
-  using Rank = std::tuple<bool, bool, bool, int64_t, int>;
+  using Rank = std::tuple<bool, bool, bool, bool, int64_t, int>;
   Rank best_rank;
   for (int i = 0; i < count; ++i) {
     const State& state = states_[i];
@@ -39,8 +39,11 @@ absl::StatusOr<Placement::Lease> Placement::Pick(absl::Span<const int> avoid, Ma
     const bool avoided = std::find(avoid.begin(), avoid.end(), i) != avoid.end();
     const int turn = (i - last_ - 1 + 2 * count) % count;  // who came longest ago goes first
     const bool bare = OfSplit(state.report.maps, split).split == 0;
-    const Rank rank(maps == MapsWanted::kRequired && bare, avoided, maps == MapsWanted::kPreferred && bare,
-                    state.in_flight + state.others, turn);
+    // Of prefill workers: whoever fills, they run the layers below the split.
+    const bool too_few =
+        maps != MapsWanted::kNo && state.report.layers > 0 && state.report.loaded_layers < split;
+    const Rank rank(too_few, maps == MapsWanted::kRequired && bare, avoided,
+                    maps == MapsWanted::kPreferred && bare, state.in_flight + state.others, turn);
     if (best < 0 || rank < best_rank) {
       best = i;
       best_rank = rank;
@@ -101,7 +104,7 @@ std::vector<MapFacts> Placement::Maps() const {
   for (const State& state : states_) {
     if (!state.seen) continue;
     for (const MapFacts& facts : state.report.maps) {
-      if (maps.empty() || OfSplit(maps, facts.split).split == 0) maps.push_back(facts);
+      if (OfSplit(maps, facts.split).split == 0) maps.push_back(facts);
     }
   }
   return maps;

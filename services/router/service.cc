@@ -51,7 +51,7 @@ void Describe(const Core& core, v1::ModelInfo& out) {
   std::vector<MapFacts> maps = core.prefill.Maps();
   if (core.prefill.Example().has_value() && core.policy.wire_form == ridge::WireForm::kHidden) {
     for (const MapFacts& facts : core.decode.Maps()) {
-      if (maps.empty() || OfSplit(maps, facts.split).split == 0) maps.push_back(facts);
+      if (OfSplit(maps, facts.split).split == 0) maps.push_back(facts);
     }
   }
   if (maps.empty()) return;

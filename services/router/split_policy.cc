@@ -27,6 +27,7 @@ struct Choice {
   int wanted = 0;  // 0: the default one
   MapFacts prefill, decode;
   bool decode_alone = false;  // the prefill worker has no such maps, and the decode worker may fill
+  int loaded_layers = 0;      // of the prefill worker
   std::vector<MapFacts> offered;
 
   const MapFacts& filling() const { return decode_alone ? decode : prefill; }
@@ -42,7 +43,9 @@ Choice Choose(const PolicyOptions& options, const PromptFacts& prompt, const Pre
   const bool may = prefill.layers > 0 && WantsMapsOnDecode(options, prompt) != MapsWanted::kNo;
   // The prefill worker runs the layers below the split in any case.
   out.decode_alone = may && out.prefill.split == 0 && out.decode.split <= prefill.loaded_layers;
-  out.offered = may && prefill.maps.empty() ? decode : prefill.maps;
+  out.loaded_layers = prefill.loaded_layers;
+  out.offered = prefill.maps;
+  if (may) out.offered.insert(out.offered.end(), decode.begin(), decode.end());
   return out;
 }
 
@@ -54,6 +57,12 @@ absl::Status NoMaps(const PromptFacts& prompt, const Choice& choice) {
         absl::StrCat("mode ", mode,
                      " needs a worker that fills, with a map set, and there is none; use EXACT "
                      "or AUTO"));
+  }
+  if (choice.decode.split > 0) {
+    return base::Error(
+        absl::StatusCode::kFailedPrecondition, "NO_MAPS",
+        absl::StrCat("mode ", mode, ": the decode worker fills with a map set of split ", choice.decode.split,
+                     ", and the prefill worker holds layers [0, ", choice.loaded_layers, ") alone"));
   }
   const std::string splits = absl::StrJoin(
       choice.offered, ", ", [](std::string* out, const MapFacts& maps) { absl::StrAppend(out, maps.split); });

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "engine/base/log.h"
+#include "engine/runtime/kv_frame.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "ridgefill/v1/decode.grpc.pb.h"
 #include "ridgefill/v1/prefill.grpc.pb.h"
@@ -73,6 +74,12 @@ struct DecodeRole {
 };
 
 }  // namespace
+
+std::string ProtocolProblem(int worker) {
+  const int mine = runtime::Hello().protocol_major;
+  if (worker == mine) return "";
+  return absl::StrCat("it speaks protocol ", worker, ", the router ", mine);
+}
 
 std::string ModelProblem(const base::ModelIdentity& mine, const v1::ModelIdentity& worker) {
   const auto differs = [](absl::string_view what, const std::string& here, const std::string& there) {
@@ -184,8 +191,10 @@ class RoleTarget : public WorkerTarget {
                    [this, probe](const grpc::Status& described) {
                      if (!described.ok()) return Done({}, described.error_message());
                      WorkerReport report = ReportOf(probe->description);
-                     std::string problem =
-                         ModelProblem(options().identity, probe->description.hello().model());
+                     std::string problem = ProtocolProblem(probe->description.hello().protocol_major());
+                     if (problem.empty()) {
+                       problem = ModelProblem(options().identity, probe->description.hello().model());
+                     }
                      report.serving = problem.empty();
                      Done(report, std::move(problem));
                    });

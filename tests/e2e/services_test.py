@@ -148,8 +148,9 @@ class Answers(unittest.TestCase):
 
     def test_several_map_sets_each_fill_as_alone(self):
         both = f"{maps},{h.tiny_maps(split=1)}"
-        workers = [h.prefill("--maps", both), h.decode("--maps", both)]
-        routed = h.router([workers[0]], [workers[1]], "--quality_split", 1)
+        # The last of two flags counts.
+        workers = [h.prefill("--maps", "none", "--maps", both), h.decode("--maps", both)]
+        routed = h.router([workers[0]], [workers[1]], "--quality_split", 1, "--speed_split", 2)
         alone_workers = [h.prefill("--maps", h.tiny_maps(split=1)), h.decode("--maps", h.tiny_maps(split=1))]
         alone = h.router([alone_workers[0]], [alone_workers[1]])
         with h.running(routed, alone, *workers, *alone_workers):

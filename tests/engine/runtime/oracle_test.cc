@@ -144,20 +144,39 @@ TEST_P(OracleTest, EveryKindOfMapsFillsAsTheMethodOnWholeTensors) {
   }
 }
 
-// Side by side in one engine, sets of different splits and kinds: each prompt by its own split's.
+// Side by side in one engine and at one time, sets of different splits, kinds and thresholds: each prompt by
+// its own split's.
 TEST_P(OracleTest, SeveralMapSetsFillEachItsOwnSplit) {
-  const auto plain = tiny().RandomMaps(2, 0, MapKind::kPlain), mixture = tiny().RandomMaps(1);
+  const auto tokens = RandomTokens(7, 231, tiny().vocab());
+  const auto threshold = [&](int split, int64_t outliers) {
+    std::vector<float> norms = PlainRowNorms(tiny(), tokens, split);
+    std::nth_element(norms.begin(), norms.end() - outliers, norms.end());
+    return *(norms.end() - outliers);
+  };
+  const auto plain = tiny().RandomMaps(2, threshold(2, 12), MapKind::kPlain),
+             mixture = tiny().RandomMaps(1, threshold(1, 30));
   TrioOptions options = Options();
   options.maps = {plain.get(), mixture.get()};
+  options.prefill.chunk_tokens = 64;
+  options.decode.piece_tokens = 20;
   Trio trio(options);
-  const auto tokens = RandomTokens(7, 150, tiny().vocab());
+  std::vector<Submitted> running;
+  std::vector<Answer> want;
   for (const ridge::DeviceMaps* maps : options.maps) {
-    const ridge::FillDecision decision = Speed(maps->manifest().split, 32);
-    SCOPED_TRACE(decision.split);
-    const PlainFill fill{maps, PlanFor(tiny(), tokens, decision, *maps)};
-    const Answer want = PlainAnswer(tiny(), tokens, kAnswer, &fill);
-    ExpectSame(trio.Run(GreedyCall(tokens, decision, kAnswer)), want);
-    ExpectSame(trio.Run(GreedyCall(tokens, Hidden(decision), kAnswer)), want);
+    const int split = maps->manifest().split;
+    for (const ridge::FillDecision& decision :
+         {Speed(split, 32), Quality(split, 32, 0.3f, ridge::Selector::kRandom)}) {
+      const PlainFill fill{maps, PlanFor(tiny(), tokens, decision, *maps)};
+      for (const ridge::FillDecision& form : {decision, Hidden(decision)}) {
+        want.push_back(PlainAnswer(tiny(), tokens, kAnswer, &fill));
+        running.push_back(trio.Start(GreedyCall(tokens, form, kAnswer)));
+      }
+    }
+  }
+  for (size_t i = 0; i < running.size(); ++i) {
+    SCOPED_TRACE(i);
+    ASSERT_TRUE(running[i].out->Wait().status.ok()) << running[i].out->Wait().status;
+    ExpectSame(running[i].out->answer(), want[i]);
   }
 }
 

@@ -146,6 +146,8 @@ TEST(ConfigTest, AnExplicitZeroIsNotLeftOut) {
   EXPECT_EQ(field(router, R"({"policy": {"share": 0.3}})"), "policy.share") << "above max_share";
   EXPECT_EQ(field(router, R"({"policy": {"share": -0.1}})"), "policy.share");
   EXPECT_EQ(field(router, R"({"policy": {"max_share": 1.5}})"), "policy.max_share");
+  EXPECT_EQ(field(router, R"({"policy": {"speed_split": -1}})"), "policy.speed_split");
+  EXPECT_EQ(field(router, R"({"policy": {"quality_split": 10001}})"), "policy.quality_split");
   EXPECT_EQ(field(router, R"({"policy": {"wire_form": "HIDDEN"}})"), "policy.wire_form");
   EXPECT_EQ(field(router, R"({"policy": {"wire_form": "hidden"}})"), "");
 }

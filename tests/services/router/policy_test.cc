@@ -224,7 +224,13 @@ TEST(SplitPolicyTest, TheRequestOrTheOperatorChoosesTheSplit) {
   EXPECT_EQ(split_of(options, Mode::kQuality, 0), 16);
   EXPECT_EQ(split_of(options, Mode::kQuality, 18), 18) << "the request comes first";
   EXPECT_EQ(split_of(options, Mode::kSpeed, 0), 18);
+  options.quality_split = 0;
+  options.speed_split = 16;
+  EXPECT_EQ(split_of(options, Mode::kSpeed, 0), 16);
+  EXPECT_EQ(split_of(options, Mode::kAuto, 0), 16);
+  EXPECT_EQ(split_of(options, Mode::kQuality, 0), 18);
   EXPECT_EQ(Must(options, {Mode::kExact, 8000, 8000}, two).split, 18);
+  options.quality_split = 16;
   const auto quality = Decide(options, {Mode::kQuality, 8000, 8000}, two, kNoMaps);
   EXPECT_EQ(quality->tail, 256) << "of that map set";
 }
@@ -249,8 +255,13 @@ TEST(SplitPolicyTest, ASplitThatNobodyHasIsNamed) {
   ASSERT_TRUE(on_decode.ok()) << on_decode.status();
   EXPECT_EQ(on_decode->split, 16);
   EXPECT_EQ(on_decode->wire_form, ridge::WireForm::kHidden);
-  EXPECT_EQ(ReasonOf(Decide({}, probe, {30, 15, {}}, other).status()), "NO_MAPS")
-      << "the prefill worker does not hold the layers below it";
+  for (const int asked : {0, 16}) {
+    probe.split = asked;
+    const absl::Status too_few = Decide({}, probe, {30, 15, {}}, other).status();
+    EXPECT_EQ(ReasonOf(too_few), "NO_MAPS");
+    EXPECT_THAT(std::string(too_few.message()),
+                testing::HasSubstr("of split 16, and the prefill worker holds layers [0, 15)"));
+  }
 }
 
 TEST(SplitPolicyTest, ExactRunsWhereItCan) {
@@ -399,6 +410,13 @@ TEST(PlacementTest, MapsOfTheSplitCount) {
   EXPECT_EQ(placement.Pick({}, MapsWanted::kRequired, 18)->index(), 0);
   EXPECT_EQ(placement.Pick({}, MapsWanted::kRequired)->index(), 0) << "any split";
   EXPECT_NE(placement.Pick({}, MapsWanted::kRequired, 20)->index(), 1) << "for Decide to say NO_MAPS";
+  WorkerReport lower = Serving(0);
+  lower.layers = 30;
+  lower.loaded_layers = 15;
+  placement.Update(2, lower);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_NE(placement.Pick({}, MapsWanted::kRequired, 20)->index(), 2) << "it has no layers up to 20";
+  }
   std::vector<int> splits;
   for (const MapFacts& maps : placement.Maps()) splits.push_back(maps.split);
   EXPECT_THAT(splits, testing::ElementsAre(18, 16));

@@ -27,10 +27,13 @@ struct alignas(64) TileConfig {
 // Shapes the eight tiles for products of `rows` rows: sums 0 to 3 (two of columns, then the same for the next
 // 16 rows), x in 4 and 5, the panel in 6 and 7. The last kernel call of a task must release them: whoever
 // holds tiles pays for them at every context switch.
-inline thread_local int tile_rows_set = 0;
+HWY_INLINE int& RowsShapedFor() {
+  static thread_local int rows = 0;  // 0: not at all
+  return rows;
+}
 HWY_INLINE void ShapeTiles(int rows) {
-  if (tile_rows_set == rows) return;
-  tile_rows_set = rows;
+  if (RowsShapedFor() == rows) return;
+  RowsShapedFor() = rows;
   TileConfig c;
   const uint8_t upper = static_cast<uint8_t>(HWY_MIN(rows, kSide));
   const uint8_t lower = static_cast<uint8_t>(HWY_MAX(rows - kSide, 1));
@@ -43,8 +46,8 @@ HWY_INLINE void ShapeTiles(int rows) {
   __asm__ volatile("ldtilecfg %0" : : "m"(c));
 }
 HWY_INLINE void ReleaseTiles() {
-  if (tile_rows_set == 0) return;
-  tile_rows_set = 0;
+  if (RowsShapedFor() == 0) return;
+  RowsShapedFor() = 0;
   _tile_release();
 }
 

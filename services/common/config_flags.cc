@@ -98,8 +98,9 @@ void ConfigFlags<Config>::AddCommon() {
            [](Config& c, const int& v) { Listen(c).set_drain_seconds(v); });
 }
 
+// What prefill and decode workers share.
 template <typename Config>
-void ConfigFlags<Config>::AddOwn() {
+void ConfigFlags<Config>::AddWorker() {
   if constexpr (kHas<Config, PrefillConfig> || kHas<Config, DecodeConfig>) {
     group_ = "Model";
     // One text, so that a later flag replaces an earlier one.
@@ -124,6 +125,11 @@ void ConfigFlags<Config>::AddOwn() {
     Add<int64_t>("--kv_memory_mb", "N", "Memory for the KV cache",
                  [](Config& c, const int64_t& v) { SetKvMemory(c, v); });
   }
+}
+
+template <typename Config>
+void ConfigFlags<Config>::AddOwn() {
+  AddWorker();
   if constexpr (kHas<Config, PrefillConfig>) {
     Add<int>("--chunk_tokens", "N", "Prompt rows of one prefill step (default 512)",
              [](Config& c, const int& v) { Prefill(c).set_chunk_tokens(v); });

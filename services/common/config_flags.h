@@ -33,6 +33,7 @@ class ConfigFlags {
   void Add(const char* name, const char* type, const char* help,
            std::function<void(Config&, const Value&)> set);
   void AddCommon();
+  void AddWorker();
   void AddOwn();
 
   CLI::App& app_;

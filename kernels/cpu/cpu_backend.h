@@ -3,7 +3,8 @@
 // K and V are bf16 on every ISA, weights 16 bits a value. amx_bf16 multiplies bf16 activations in tiles,
 // avx512_bf16 with dot-product instructions; avx512 and avx2 keep f32 activations and turn the other operand
 // into f32 on the way, so there a weight may as well be f16, with eight times less rounding than bf16. Sums
-// are f32 chains over ascending depth everywhere (kernel_table.h), so results are batch invariant.
+// are f32 chains over ascending depth everywhere, of groups of 32 with AMX (kernel_table.h), so results are
+// batch invariant.
 //
 // Thread-safety: ops on different streams may come from different threads; they take turns on the pool.
 #pragma once

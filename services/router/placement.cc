@@ -89,13 +89,10 @@ int Placement::in_flight(int index) const {
 
 std::optional<WorkerReport> Placement::Example() const {
   absl::MutexLock lock(&mutex_);
-  std::optional<WorkerReport> example;
   for (const State& state : states_) {
-    if (!state.seen) continue;
-    if (!state.report.maps.empty()) return state.report;
-    if (!example.has_value()) example = state.report;
+    if (state.seen) return state.report;
   }
-  return example;
+  return std::nullopt;
 }
 
 std::vector<MapFacts> Placement::Maps() const {

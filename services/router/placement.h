@@ -60,7 +60,7 @@ class Placement {
   const std::string& role() const { return role_; }
   WorkerReport report(int index) const;
   int in_flight(int index) const;
-  // A worker that is or was seen serving, with maps if any has them, for questions about the model.
+  // A worker that is or was seen serving, for questions about the model.
   std::optional<WorkerReport> Example() const;
   // Of all that are or were seen serving, one of each split, the first worker's default one first.
   std::vector<MapFacts> Maps() const;

@@ -1,6 +1,8 @@
 #include "services/router/split_policy.h"
 
 #include <algorithm>
+#include <functional>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -24,52 +26,48 @@ bool AsksForProbe(const PromptFacts& prompt) {
 
 // What both workers hold of the split that the prompt wants, and which of them would fill.
 struct Choice {
-  int wanted = 0;  // 0: the default one
-  MapFacts prefill, decode;
-  bool decode_alone = false;  // the prefill worker has no such maps, and the decode worker may fill
-  int loaded_layers = 0;      // of the prefill worker
-  std::vector<MapFacts> offered;
+  int wanted;  // 0: the default one
+  const PrefillFacts& worker;
+  const std::vector<MapFacts>& decode_maps;
+  const MapFacts &prefill, &decode;
+  bool may_be_on_decode;
 
-  const MapFacts& filling() const { return decode_alone ? decode : prefill; }
+  // The prefill worker has no such maps; it runs the layers below the split in any case.
+  bool decode_alone() const {
+    return may_be_on_decode && prefill.split == 0 && decode.split <= worker.loaded_layers;
+  }
+  const MapFacts& filling() const { return decode_alone() ? decode : prefill; }
 };
 
-Choice Choose(const PolicyOptions& options, const PromptFacts& prompt, const PrefillFacts& prefill,
-              const std::vector<MapFacts>& decode) {
-  Choice out;
-  out.wanted = WantedSplit(options, prompt);
-  out.prefill = OfSplit(prefill.maps, out.wanted);
+Choice Choose(const PolicyOptions& options, const PromptFacts& prompt, const PrefillFacts& worker,
+              const std::vector<MapFacts>& decode_maps) {
+  const int wanted = WantedSplit(options, prompt);
+  const MapFacts& prefill = OfSplit(worker.maps, wanted);
   // Of the default split the prefill worker says which it is, where it has any.
-  out.decode = OfSplit(decode, out.prefill.split > 0 ? out.prefill.split : out.wanted);
-  const bool may = prefill.layers > 0 && WantsMapsOnDecode(options, prompt) != MapsWanted::kNo;
-  // The prefill worker runs the layers below the split in any case.
-  out.decode_alone = may && out.prefill.split == 0 && out.decode.split <= prefill.loaded_layers;
-  out.loaded_layers = prefill.loaded_layers;
-  out.offered = prefill.maps;
-  if (may) out.offered.insert(out.offered.end(), decode.begin(), decode.end());
-  return out;
+  const MapFacts& decode = OfSplit(decode_maps, prefill.split > 0 ? prefill.split : wanted);
+  const bool may = worker.layers > 0 && WantsMapsOnDecode(options, prompt) != MapsWanted::kNo;
+  return {wanted, worker, decode_maps, prefill, decode, may};
 }
 
 absl::Status NoMaps(const PromptFacts& prompt, const Choice& choice) {
-  const std::string mode(ridge::Name(prompt.mode));
-  if (choice.offered.empty()) {
-    return base::Error(
-        absl::StatusCode::kFailedPrecondition, "NO_MAPS",
-        absl::StrCat("mode ", mode,
-                     " needs a worker that fills, with a map set, and there is none; use EXACT "
-                     "or AUTO"));
+  std::set<int, std::greater<>> splits;
+  for (const MapFacts& maps : choice.worker.maps) splits.insert(maps.split);
+  if (choice.may_be_on_decode) {
+    for (const MapFacts& maps : choice.decode_maps) splits.insert(maps.split);
   }
-  if (choice.decode.split > 0) {
-    return base::Error(
-        absl::StatusCode::kFailedPrecondition, "NO_MAPS",
-        absl::StrCat("mode ", mode, ": the decode worker fills with a map set of split ", choice.decode.split,
-                     ", and the prefill worker holds layers [0, ", choice.loaded_layers, ") alone"));
+  std::string why;
+  if (splits.empty()) {
+    why = " needs a worker that fills, with a map set, and there is none; use EXACT or AUTO";
+  } else if (choice.may_be_on_decode && choice.decode.split > choice.worker.loaded_layers) {
+    why = absl::StrCat(": the decode worker fills with a map set of split ", choice.decode.split,
+                       ", and the prefill worker holds layers [0, ", choice.worker.loaded_layers, ") alone");
+  } else {
+    why = absl::StrCat(" with split ", choice.wanted,
+                       " needs a worker that fills with a map set of that split; there is one of ",
+                       absl::StrJoin(splits, ", "));
   }
-  const std::string splits = absl::StrJoin(
-      choice.offered, ", ", [](std::string* out, const MapFacts& maps) { absl::StrAppend(out, maps.split); });
-  return base::Error(
-      absl::StatusCode::kFailedPrecondition, "NO_MAPS",
-      absl::StrCat("mode ", mode, " with split ", choice.wanted,
-                   " needs a worker that fills with a map set of that split; there is one of ", splits));
+  return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",
+                     absl::StrCat("mode ", ridge::Name(prompt.mode), why));
 }
 
 absl::Status CheckAsked(const PolicyOptions& options, const PromptFacts& prompt, const Choice& choice) {
@@ -122,11 +120,12 @@ FillDecision Exact(const PolicyOptions& options, const PromptFacts& prompt, cons
 
 }  // namespace
 
-MapFacts OfSplit(const std::vector<MapFacts>& maps, int split) {
+const MapFacts& OfSplit(const std::vector<MapFacts>& maps, int split) {
+  static const MapFacts none;
   for (const MapFacts& facts : maps) {
     if (split == 0 || facts.split == split) return facts;
   }
-  return {};
+  return none;
 }
 
 int WantedSplit(const PolicyOptions& options, const PromptFacts& prompt) {
@@ -163,7 +162,7 @@ absl::StatusOr<FillDecision> Decide(const PolicyOptions& options, const PromptFa
     if (!ridge::HasRoomForAWindow(decision, prompt.tokens - tail)) decision.share = 0;
   }
   if (choice.decode.split > 0) {
-    const bool on_decode = ridge::NeedsProbe(decision) || choice.decode_alone;
+    const bool on_decode = ridge::NeedsProbe(decision) || choice.decode_alone();
     decision.wire_form = on_decode ? ridge::WireForm::kHidden : options.wire_form;
   } else if (ridge::NeedsProbe(decision)) {
     return base::Error(absl::StatusCode::kFailedPrecondition, "NO_MAPS",

@@ -42,7 +42,7 @@ struct MapFacts {
   std::string digest;
 };
 // The one of a split, of 0 the first, which is the default; all zero where there is none.
-MapFacts OfSplit(const std::vector<MapFacts>& maps, int split);
+const MapFacts& OfSplit(const std::vector<MapFacts>& maps, int split);
 
 // What the prefill worker said about itself. Without any worker: all zero.
 struct PrefillFacts {

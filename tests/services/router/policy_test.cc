@@ -243,6 +243,17 @@ TEST(SplitPolicyTest, ASplitThatNobodyHasIsNamed) {
   EXPECT_EQ(
       refused.message(),
       "mode SPEED with split 16 needs a worker that fills with a map set of that split; there is one of 18");
+  const auto names = [&](const PolicyOptions& options, const std::vector<MapFacts>& decode) {
+    return std::string(Decide(options, prompt, kWithMaps, decode).status().message());
+  };
+  const std::vector<MapFacts> both = {kMaps[0], {16, 256, 64, 512, "s"}, {20, 256, 64, 512, "t"}};
+  EXPECT_THAT(names({}, both), testing::EndsWith("there is one of 18"))
+      << "in wire form kv decode does not fill";
+  PolicyOptions hidden;
+  hidden.wire_form = ridge::WireForm::kHidden;
+  prompt.split = 17;
+  EXPECT_THAT(names(hidden, both), testing::EndsWith("there is one of 20, 18, 16"));
+  prompt.split = 16;
   prompt.mode = Mode::kAuto;
   EXPECT_EQ(Must({}, prompt, kWithMaps).reason, "NO_MAPS") << "AUTO runs EXACT";
   // The probe's own worker must have it, too.
@@ -384,7 +395,7 @@ TEST(PlacementTest, MapsCountBeforeLoadWhenTheyAreWanted) {
   EXPECT_FALSE(placement.Pick({}, MapsWanted::kRequired).ok());
   placement.Update(0, Serving(0));
   EXPECT_EQ(placement.Pick({}, MapsWanted::kRequired)->index(), 0) << "for Decide to say NO_MAPS";
-  EXPECT_TRUE(placement.Example()->maps.empty());
+  EXPECT_TRUE(placement.Maps().empty());
   WorkerReport with_maps = Serving(7);
   with_maps.maps = kMaps;
   placement.Update(1, with_maps);
@@ -394,7 +405,7 @@ TEST(PlacementTest, MapsCountBeforeLoadWhenTheyAreWanted) {
   EXPECT_EQ(placement.Pick({}, MapsWanted::kRequired)->index(), 1);
   EXPECT_NE(placement.Pick({1}, MapsWanted::kPreferred)->index(), 1) << "EXACT elsewhere";
   EXPECT_EQ(placement.Pick({1}, MapsWanted::kRequired)->index(), 1) << "nobody else can";
-  EXPECT_EQ(placement.Example()->maps.front().split, 18) << "SPEED is on offer";
+  EXPECT_EQ(placement.Maps().front().split, 18) << "SPEED is on offer";
 }
 
 TEST(PlacementTest, MapsOfTheSplitCount) {
